@@ -86,7 +86,13 @@ def open_weights(path):
         mean, std = config["image_mean"], config["image_std"]
     answers = {"classification": torch.softmax, "regression": lambda logits, axis: logits}
     answers["multilabel"] = lambda logits, axis: torch.sigmoid(logits)
-    answer = answers[contract["task"]["kind"]]  # grades: keras-vit check
+
+    def grades(logits, axis):  # of the probabilities to be above each grade but the last
+        above = torch.sigmoid(logits).sort(axis, descending=True)[0]
+        one = torch.ones_like(above[..., :1])
+        return torch.cat([one, above], axis) - torch.cat([above, 0 * one], axis)
+
+    answer = (answers | {"ordinal": grades})[contract["task"]["kind"]]
 
     def run(images):
         pixels = torch.tensor(((images / 255 - mean) / std).transpose(0, 3, 1, 2)).float()

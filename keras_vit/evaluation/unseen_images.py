@@ -29,7 +29,7 @@ from keras_vit.models.answers import task_of
 from keras_vit.models.views import eval_transform_of
 from keras_vit.tasks import Depth, Ordinal, RelativeDepth, Task
 
-_FAR = 5  # standard deviations
+_FAR, _TIMES = 5, 30  # standard deviations of numbers; how often the usual depth
 WHOLE = "all"  # the split of a source that does not have any
 IMAGES = "images.csv"  # of a run: which images it used, and for what
 COLUMNS = ("image", "sha256_begins", "use")
@@ -309,6 +309,13 @@ def check_same_task(model: Any, split: Split) -> None:
                 f"{printable(task.shown_names[int(far.argmax())])} of most of these images is more "
                 f"than {_FAR} standard deviations away from the mean that {model.name} was trained "
                 "on: is it in another unit?"
+            )
+    if type(task) is Depth and type(asked) is Depth and task.typical != 1.0 and len(split):
+        times = asked.fitted(split.labels()).typical / task.typical
+        if not 1 / _TIMES < times < _TIMES:
+            warn_at_caller(
+                f"the depths of these images are {times:.2g} times those that {model.name} was "
+                "trained on: are their files in another unit, for another depth_scale=?"
             )
 
 

@@ -304,16 +304,20 @@ class ImageModel(CompiledModel):
 
     def get_config(self) -> Arguments:
         of_argument = "head" if self._task is None else "user"
+        layers = self._flatten_layers()
+        # A file has LoRA's updates folded in, and of what they froze all trains.
+        is_lora = any(getattr(layer, "lora_enabled", False) for layer in layers)
+        changes = {} if is_lora else dict(trainable_changes(self))
         config = {
             **self._config.get_config(),
             "name": self.name,
             "dtype": self._policy_config(),
             "task": self._task and self._task.get_config(),
             "evaluation": self._eval_transform.to_dict(),
-            "frozen": [path for path, trainable in trainable_changes(self) if not trainable],
+            "frozen": [path for path, trainable in changes.items() if not trainable],
         }
         optional = {
-            "thawed": [path for path, trainable in trainable_changes(self) if trainable],
+            "thawed": [path for path, trainable in changes.items() if trainable],
             "trainable": None if self.trainable else False,
             "quantizers": self._quantizers_config(),
             "novelty": self.novelty and ("energy" if self.novelty.classes else "distance"),

@@ -69,7 +69,9 @@ def refine(
     labels, scores = predict_split(model, held_out, batch_size)
     if not task.sums_to_one:
         model.task = task.calibrated(task.to_targets(labels), answers_of(model, scores))
-        return model, {"held_out": len(held_out)}
+        # Too few do not set intervals; thresholds of labels are set by any number.
+        is_set = model.task.is_calibrated or not task.are_numbers
+        return model, {"held_out": len(held_out)} if is_set else {}
     temperature = evaluation.fit_temperature(labels, scores)
     evaluation.divide_logits(model, temperature)
     return model, {"temperature": temperature, "held_out": len(held_out)}

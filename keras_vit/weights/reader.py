@@ -126,7 +126,8 @@ def load_checkpoint(
         variable, values = new_values.pop()
         variable.assign(values)
         del values  # one copy less at the peak
-    notes = () if checkpoint.is_head else tuple(_differences(model, checkpoint))
+    has_head = any((e.name, e.status) == ("head/kernel", "loaded") for e in entries)
+    notes = () if checkpoint.is_head else tuple(_differences(model, checkpoint, has_head))
     report = LoadReport(str(path), checkpoint.layout, tuple(entries), notes, sha256)
     if checkpoint.is_head:
         return report
@@ -167,7 +168,8 @@ def _take_task(model: ImageModel, checkpoint: Checkpoint, path: str | Path) -> N
         model._task_from = task_from or "user"
     if model.task is None:
         return
-    if names is None and model.task.kind == "classification" and not model.task.names:
+    unnamed = model.task.kind == "classification" and not model.task.names
+    if names is None and unnamed and "keras" not in checkpoint.arguments:  # those have their names
         names = names_of_head(model.num_classes)
     if names is not None and len(names) == model.task.size:
         model.class_names = names
@@ -205,12 +207,13 @@ def _new_value(binding: Binding, tensors: Tensors) -> Array | None:
     return join_columns([tensors[n].read() if n in tensors else old[n] for n in binding.names])
 
 
-def _differences(model: ImageModel, checkpoint: Checkpoint) -> list[str]:
+def _differences(model: ImageModel, checkpoint: Checkpoint, has_head: bool) -> list[str]:
     """Return notes on options that differ from those of the weights without changing a shape."""
     arguments = {**checkpoint.stated, **checkpoint.arguments.get("keras", {})}
     config = model.get_config()
     notes = []
-    for name in ("activation", "norm_epsilon", "normalization", "num_heads"):
+    of_head = ("pooling",) if has_head else ()  # a new head may be on other features
+    for name in ("activation", "norm_epsilon", "normalization", "num_heads", *of_head):
         value = config.get(name, arguments.get(name))
         # Follows from shapes; or is the business of whoever normalizes the images.
         is_free = value == "swiglu" or (

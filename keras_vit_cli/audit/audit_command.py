@@ -10,7 +10,6 @@ from rich.text import Text
 from keras_vit._base.errors import counted, printable
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureIndex
-from keras_vit.data.sources.table_labels import are_classes
 from keras_vit_cli.audit.audit_page import PAGE, write_audit_page
 from keras_vit_cli.audit.decisions import (
     LISTINGS,
@@ -20,7 +19,7 @@ from keras_vit_cli.audit.decisions import (
     read_decisions,
     write_lists,
 )
-from keras_vit_cli.audit.findings import COLUMNS, Audit, audit_photos
+from keras_vit_cli.audit.findings import COLUMNS, Audit, audit_photos, has_classes
 from keras_vit_cli.audit.mask_audit import audit_masks
 from keras_vit_cli.embed_command import index_from, is_index, print_made_with
 from keras_vit_cli.options.photo_options import AuditOptions
@@ -101,8 +100,8 @@ def audit(options: AuditOptions) -> int:
 
 def _task_words(index: FeatureIndex) -> list[str]:
     """Return the task of classes for `train`, which may take their names for numbers or lists."""
-    is_folder, names = index.info.get("is_folder", True), index.class_names
-    return ["--task", "classification"] if names and (is_folder or are_classes(names)) else []
+    is_known = index.class_names and has_classes(index)
+    return ["--task", "classification"] if is_known else []
 
 
 def _index(options: AuditOptions, has_index: bool) -> FeatureIndex:

@@ -21,6 +21,7 @@ from keras_vit.data.sources.listings import read_text
 from keras_vit.data.sources.split_names import split_of
 from keras_vit.data.sources.table_files import numbered_rows
 from keras_vit.evaluation.answer_row import name_of
+from keras_vit_cli.audit.findings import has_classes
 from keras_vit_cli.predict.image_paths import image_paths
 from keras_vit_cli.search.result_table import label_of, write_csv
 
@@ -174,11 +175,12 @@ def clean(
         for row in range(len(index))
         if row not in absent and (row not in decisions or decisions[row].decision != DROP)
     }
-    has_splits, has_labels = any(index.splits), any(labels.values())
+    has_splits = any(index.splits)
+    needs_label = any(labels.values()) and has_classes(index)  # one of several
     used = {
         row: label
         for row, label in labels.items()
-        if (index.splits[row] or not has_splits) and (label or not has_labels)
+        if (index.splits[row] or not has_splits) and (label or not needs_label)
     }
     same: dict[tuple[str, str], list[int]] = {}
     for row, label in used.items():
@@ -223,7 +225,7 @@ def write_lists(folder: Path, index: FeatureIndex, cleaned: CleanedList) -> Iter
         )
     pairs = zip(table.labels, table.cells, strict=True)
     row_of = dict(zip(table.names, pairs, strict=True))
-    split = next((column for column in table.columns if column.lower() == "split"), "split")
+    split = table.split or "split"
     known = [*([table.label] if has_labels else []), *([split] if has_splits else [])]
     columns = list(dict.fromkeys([*table.columns, *known]))
 

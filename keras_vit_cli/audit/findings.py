@@ -1,7 +1,9 @@
 """What an audit finds: groups of photographs under a problem each, for the page and the table."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from keras_vit.curation import (
     measure_photos,
     outlier_distances,
 )
+from keras_vit.data.sources.label_table import read_file_rows
 from keras_vit.data.sources.table_labels import are_classes
 from keras_vit_cli.search.result_table import label_of
 
@@ -98,11 +101,20 @@ def audit_photos(
     return Audit([p for p in problems if p.findings], skipped, unreadable)
 
 
+def has_classes(index: FeatureIndex) -> bool:
+    """Return whether the label of an image is its class, and not a number or several labels."""
+    if index.info.get("is_folder", True):  # its folders are the classes
+        return True
+    labels, column = index.labels[index.labels >= 0], "label"
+    with suppress(OSError, ValueError):  # it is gone, or a list without columns
+        column = read_file_rows(index.photos / Path(index.info.get("table") or "").name).label
+    return are_classes([index.class_names[n] for n in labels.tolist()], column)
+
+
 def _unlabeled(index: FeatureIndex) -> str:
     labels = index.labels[index.labels >= 0]
     counts = np.bincount(labels)
-    is_folder = index.info.get("is_folder", True)  # its folders are the classes
-    if not is_folder and not are_classes([index.class_names[n] for n in labels.tolist()]):
+    if not has_classes(index):
         return "Wrong labels were not looked for: these are numbers, or several labels per image."
     if (counts > 1).sum() >= 2:
         return ""
@@ -135,6 +147,8 @@ def _repeated(index: FeatureIndex, duplicates: Duplicates) -> list[Problem]:
     table: dict[str, list[TableRow]] = {}
     worst: dict[int, str] = {}
     two_labels = duplicates.with_two_labels(index.labels)
+    if not has_classes(index):  # alike images may have two numbers, and copies may not
+        two_labels &= duplicates.is_copy
     two_splits = duplicates.across_splits(index.splits)
     for i, (one, other) in enumerate(pairs.tolist()):
         kind = "two labels" if two_labels[i] else "two splits" if two_splits[i] else "duplicate"

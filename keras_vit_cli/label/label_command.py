@@ -98,6 +98,13 @@ def label(options: LabelOptions) -> int:
     groups = [i for i, name in enumerate(labels.table.columns) if name.lower() == "group"]
     if any(not row[i] for row in cells for i in groups):
         print_text("note: fill in the group of images that were not in the table: train needs it")
+    absent = labels.unlabeled.keys() - {index.files[row] for row in rows}
+    if options.labels is not None and absent:
+        print_text(
+            f"note: {counted(len(absent), 'row')} of {printable(options.labels)} without a label "
+            "are not in the new table, as train needs labels: copy the new labels to yours, so "
+            "that the next choice knows their group and split"
+        )
     return 1 if index.unreadable and not has_index else 0
 
 
@@ -123,7 +130,7 @@ def _read_labels(options: LabelOptions, index: FeatureIndex) -> Labels:
 
 def _usable(index: FeatureIndex, labels: Labels) -> np.ndarray:
     """Return the rows that may be trained on, and whose name a table can have."""
-    places = [i for i, name in enumerate(labels.table.columns) if name.lower() == "split"]
+    places = [i for i, name in enumerate(labels.table.columns) if name == labels.table.split]
     held_out = {
         name
         for name, cells in labels.unlabeled.items()
@@ -142,7 +149,7 @@ def _cells(labels: Labels, name: str) -> tuple[str, ...]:
     """Return a row of the table for an image without a label: its own one, where it has one."""
     columns = labels.table.columns
     texts = labels.unlabeled.get(name, ("",) * len(columns))
-    usual = {labels.table.file: name, **{c: "train" for c in columns if c.lower() == "split"}}
+    usual = {labels.table.file: name, labels.table.split: "train"}
     return tuple(cell or usual.get(column, "") for column, cell in zip(columns, texts, strict=True))
 
 

@@ -172,5 +172,7 @@ def _text(key: str, value: Any) -> Text:
     if isinstance(value, bool):
         return Text("yes" if value else "no")
     if isinstance(value, float):
-        return Text(f"{value:.4g}" if key in ("value", "novelty") else f"{value:.2%}")
+        return Text(
+            f"{value:.4g}" if key in ("value", "low", "high", "novelty") else f"{value:.2%}"
+        )
     return Text(printable(", ".join(value) if isinstance(value, list) else value))

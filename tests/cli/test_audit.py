@@ -133,6 +133,19 @@ def test_a_table_keeps_its_columns_and_numbers_are_no_classes(
     rows[0]["age"] = "3.5"
     list(lists.write_lists(out, index, lists.clean(index, {0: lists.Decision("relabel", "3.5")})))
     assert rows_of(out / "cleaned.csv") == rows
+    # Whole numbers are no classes either; of several labels an image may have none; and a column of
+    # splits may have another name.
+    ages = [{"file": n, "age": 20 + i % 5, "subset": "tv"[i > 5]} for i, n in enumerate(names)]
+    tags = [{"file": n, "tags": ("", "red", "red|sky")[i % 3]} for i, n in enumerate(names)]
+    for name, rows in {"ages": ages, "tags": tags}.items():
+        rows = [{k: {"t": "train", "v": "val"}.get(v, v) for k, v in row.items()} for row in rows]
+        write_rows(photos / f"{name}.csv", rows[0], *(row.values() for row in rows))
+        words = ("--model", "model.keras", "--out", tmp_path / name)
+        printed = command("audit", photos / f"{name}.csv", *words)
+        assert "Wrong labels were not looked for: these are numbers" in printed
+        assert rows_of(tmp_path / name / "cleaned.csv") == [
+            {k: str(v) for k, v in row.items()} for row in rows
+        ]
 
 
 def test_decisions_and_words_that_are_errors(command: Command) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import keras_vit
@@ -132,6 +133,11 @@ def test_printed_answers_are_whole(photographs: Path, monkeypatch: Any, predict:
         printed = predict(kind, f"{photographs}/a.png")
         assert [cell for cell in cells if f" {cell} " not in printed] == []
         assert ("%" in printed) == (kind != "regression")
+    rows = np.arange(40.0).reshape(20, 2)
+    task = TASKS["regression"].calibrated(rows, rows + 1)
+    printed = predict(save_tiny(Path("sure.keras"), task=task), f"{photographs}/a.png")
+    assert " low " in printed
+    assert set(re.findall(r"\S+%", printed)) == {"90.00%"}  # of the interval's coverage
 
 
 @pytest.mark.parametrize("format", READ)

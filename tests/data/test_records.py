@@ -127,6 +127,7 @@ def test_where_records_may_be_and_a_parser_of_ones_own(tmp_path: Path) -> None:
     for name in ("Train", "dev", "testing"):
         (tmp_path / name).mkdir()
         write_examples(tmp_path / name / "0.tfrecords", examples(count=4), "image", "label")
+    (tmp_path / "coarse_label.labels.txt").write_text("x\ny\n")  # as of cifar100
     (tmp_path / "label.labels.txt").write_text(NAMES)
     splits = load(tmp_path)
     assert (list(splits), labels(splits["test"])) == (["train", "val", "test"], [0, 1, 2, 3])
@@ -179,6 +180,8 @@ def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
     features = r"the features class, pixels; .* expected as image/enc"
     names.write_text(NAMES)
     refused(features, load, tmp_path)
+    names.write_text("\na\nb\n")
+    refused("labels.txt, line 1, is empty", load, tmp_path)
     names.write_text("a\nb\nc\nd\ne\n")
     write_examples(file, examples(count=6))
     splits = load(tmp_path)

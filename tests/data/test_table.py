@@ -339,6 +339,13 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     ):
         assert table(base(**columns), **options).task == task
     assert of(table(base(label=ANIMALS), task=named))["00.png"] == 2
+    # Known labels show the separator, in a table too small to.
+    for cells, names in (
+        (("sea,sun", "sun", "air"), ("air", "sea", "sun")),
+        (("a, x", "x"), ("a, x", "x")),
+    ):
+        known = Multilabel(names)
+        assert table(base(tags=cycled(*cells)), task=known).task.names == names
     assert table(base(age=NUMBERS, other=ANIMALS), task=weight).task.units == ("years",)
     signs = table(base(a=cycled(-1, 1), b=cycled(1, -1, 1)), task="multilabel")
     assert [of(signs)[FILES[i]] for i in (0, 2, 4)] == [[0, 1], [1, 0], [0, 1]]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import data
+from keras_vit import data, tasks
 from keras_vit.evaluation import classification_report, features, fewshot_table, predict_split
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.tasks import Regression
@@ -187,3 +187,6 @@ def test_numbers_in_another_unit_are_warned_of() -> None:
     keras_vit.evaluate(model, (images, grams + 100), print_fn=len)
     kilograms = data.ArraySplit("all", Regression(("weight",)), images, grams / 1000)
     warned("weight of most.*another unit", keras_vit.evaluate, model, kilograms, print_fn=len)
+    meters = data.ArraySplit("all", tasks.Depth(), images, np.full(images.shape[:3], 3.0))
+    model = fresh(task=tasks.Depth().fitted(meters.labels() * 1000))
+    warned(r"0\.001 times .*another unit", keras_vit.evaluate, model, meters, print_fn=len)

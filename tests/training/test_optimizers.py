@@ -369,8 +369,8 @@ def test_only_updates_and_head_are_trained_and_the_merged_model_is_plain(tmp_pat
     np.testing.assert_allclose(outputs(plain, images), logits, atol=2e-6)
     changed = {v.path for v in plain.variables if np.any(array(v) != before[v.path])}
     assert all(p.startswith("head") or p.split("/")[-2] in ADAPTED for p in changed)
-    again = reloaded(model, tmp_path)
-    assert again.count_params() == plain.count_params()
+    again = reloaded(model, tmp_path)  # as `best.keras` is
+    assert len(again.trainable_variables) == len(plain.variables) == len(again.variables)
     np.testing.assert_allclose(outputs(again, images), logits, atol=2e-6)
 
 

@@ -189,6 +189,7 @@ def test_what_differs_and_what_nothing_states_is_noted(tmp_path: Path) -> None:
     notes = " ".join(load_weights(small(), file).notes)
     assert "activation='gelu'" in notes
     assert "norm_epsilon=1e-12" in notes
+    assert "pooling='token', the model has 'gap'" in str(load(file, pooling="gap").load_report)
     model = load(stripped(saved(tmp_path, "timm")))
     assert f"does not state num_heads: {model.num_heads}" in " ".join(model.load_report.notes)
     named = stripped(saved(tmp_path, "timm", hidden_dim=192, num_heads=3))

@@ -6,7 +6,7 @@ columns ─► files, splits, labels ─► rows that can be used ─► train, 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -253,6 +253,7 @@ class LabeledFiles(NamedTuple):
         names: The image of each row, relative to the folder.
         labels: Its label; None where the cell is empty.
         cells: Those of each row, in the order of `columns`.
+        split: The column of splits, if there is one.
     """
 
     columns: tuple[str, ...]
@@ -261,6 +262,7 @@ class LabeledFiles(NamedTuple):
     names: list[str]
     labels: list[str | None]
     cells: list[tuple[str, ...]]
+    split: str | None = None
 
 
 def read_labeled_files(path: Path, folder: Path) -> LabeledFiles:
@@ -301,7 +303,9 @@ def _labeled_files(
     texts = ([str(cell) for cell in cells] for cells in table.columns.values())
     rows = list(zip(*texts, strict=True))
     label = columns.labels[0] if len(columns.labels) == 1 else "label"
-    return LabeledFiles(tuple(table.columns), columns.file, label, names, labels, rows)
+    return LabeledFiles(
+        tuple(table.columns), columns.file, label, names, labels, rows, columns.split
+    )
 
 
 def _read_files(
@@ -309,8 +313,7 @@ def _read_files(
 ) -> tuple[Table, _Columns, list[str], list[str | None], dict[int, str]]:
     """Return a table, its columns, files and labels, and the reasons of rows not to be used."""
     table, images = read_table(path), ImageFolder(folder, suffixes_of(FileOptions().read_by))
-    usual = {name.lower(): name for name in table.columns}
-    split, group = usual.get("split"), usual.get("group")
+    split, group = _split_and_group(table, table.columns)
     names = [name for name in table.columns if name not in (split, group)]
     file = _guess_file_column(table, images, names, "have such paths in one of")
     _check_header(table, images, file)
@@ -336,13 +339,7 @@ def _choose_columns(table: Table, images: ImageFolder, options: TableOptions) ->
                 f"{did_you_mean(name, table.columns, table.columns)}"
             )
     others = [name for name in table.columns if name not in (*labels, options.file_column)]
-    split, group = (
-        next((name for name in others if name.lower() == usual), None)
-        for usual in ("split", "group")
-    )
-    if split is None:
-        named = (name for name in others if name != group)
-        split = next((name for name in named if _names_splits(table.columns[name])), None)
+    split, group = _split_and_group(table, others)
     others = [name for name in others if name not in (split, group)]
     file = options.file_column or _guess_file_column(table, images, others)
     _check_header(table, images, file)
@@ -367,6 +364,16 @@ def _choose_columns(table: Table, images: ImageFolder, options: TableOptions) ->
         )
     unused = [name for name in others if name != file and name not in labels]
     return _Columns(file, labels, split, group, indices, unused)
+
+
+def _split_and_group(table: Table, columns: Iterable[str]) -> tuple[str | None, str | None]:
+    """Return the columns of splits, by its name or by its cells alone, and of groups."""
+    named = {name.lower(): name for name in columns}
+    split, group = named.get("split"), named.get("group")
+    if split is None:
+        others = (name for name in named.values() if name != group)
+        split = next((name for name in others if _names_splits(table.columns[name])), None)
+    return split, group
 
 
 def _names_splits(cells: Sequence[Cell]) -> bool:

@@ -134,15 +134,20 @@ def _subsets(records: dict[str, Records], val_fraction: float, seed: int) -> dic
 def _class_names(folders: Sequence[Path]) -> tuple[str, ...]:
     """Return the lines of `labels.txt`, or of the file `label.labels.txt` that TFDS writes."""
     for folder in folders:
-        for file in (folder / "labels.txt", *sorted(folder.glob("*.labels.txt"))):
+        for file in (folder / "labels.txt", folder / "label.labels.txt"):
             if not file.is_file():
                 continue
-            lines = file.read_text("utf-8-sig").splitlines()
-            names = tuple(line.strip() for line in lines if line.strip())
+            lines = file.read_text("utf-8-sig").rstrip().split("\n")
+            names = tuple(line.strip() for line in lines)
             if len(names) < 2:
                 raise ValueError(
                     f"{printable(file)} has {len(names)} class names, and a classifier needs two "
                     "or more: write one per line."
+                )
+            if "" in names:
+                raise ValueError(
+                    f"{printable(file)}, line {names.index('') + 1}, is empty, and the lines after "
+                    "it would be names of other labels: write a name."
                 )
             return names
     raise FileNotFoundError(

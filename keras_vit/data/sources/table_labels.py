@@ -113,7 +113,7 @@ def read_labels(
         )
     else:
         ((name, cells),) = columns.items()
-        sets = _sets(name, cells, kind, separator, bad)
+        sets = _sets(name, cells, kind, separator or _separator(cells, names), bad)
         if not names:
             if kind == "multilabel" and not (separator or _separator(cells)):
                 _check_parts(name, cells)
@@ -176,10 +176,10 @@ def _kind(columns: Columns, task: str | Task | None, separator: str | None) -> t
     return kind, reason
 
 
-def are_classes(cells: Sequence[str]) -> bool:
+def are_classes(cells: Sequence[str], column: str = "label") -> bool:
     """Return whether labels of images are taken for a class each, or may be."""
     try:
-        return _guess({"label": cells}, None)[0] == "classification"
+        return _guess({column: cells}, None)[0] == "classification"
     except ValueError:  # they may be, or something else
         return True
 
@@ -297,9 +297,15 @@ def _guess_of_numbers(name: str, numbers: list[float]) -> tuple[str, str]:
     return "regression", f"{name!r} holds {counted(len(distinct), 'distinct number')}"
 
 
-def _separator(cells: Iterable[Cell]) -> str | None:
-    """Return the separator of several labels in a cell; None where cells have one label."""
+def _separator(cells: Iterable[Cell], names: Sequence[str] = ()) -> str | None:
+    """Return the separator of several labels in a cell; None where cells have one label.
+
+    Of labels that are known, it is the one by which most cells have these.
+    """
     texts = {cell for cell in cells if isinstance(cell, str)}
+    if names:
+        known, ways = {*names, ""}, (None, *SEPARATORS)
+        return max(ways, key=lambda way: sum(known >= {*split_cell(x, way)} for x in texts))
     for separator in SEPARATORS:
         labels = {label for text in texts for label in split_cell(text, separator)}
         # Names of classes have commas, as "retriever, golden" has: labels occur again.
@@ -407,7 +413,6 @@ def _sets(
 ) -> list[tuple[str, ...]]:
     """Return the labels of each cell: any number of several labels, otherwise one."""
     if kind == "multilabel":
-        separator = separator or _separator(cells)
         return [split_cell(cell, separator) for cell in cells]
     sets = [split_cell(cell, None) for cell in cells]
     for row, labels in enumerate(sets):

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from keras_vit._base.errors import ReportedWarning, counted, printable, warn_at_caller
 from keras_vit.data.decode.image_files import irregular
+from keras_vit.data.decode.image_kinds import is_hidden
 from keras_vit.data.sources.table_cells import shown
 from keras_vit.data.sources.table_files import Cell, Unusable
 
@@ -139,8 +140,8 @@ class ImageFolder:
         ends: dict[str, list[str]] = defaultdict(list)
         whole: dict[str, list[str]] = defaultdict(list)
         for place, folders, names in os.walk(self._root):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in sorted(names):
+            folders[:] = sorted(name for name in folders if not is_hidden(name))
+            for name in sorted(name for name in names if not is_hidden(name)):
                 path = os.path.join(place, name)
                 file = os.path.relpath(path, self._root).replace(os.sep, "/")
                 stem, suffix = os.path.splitext(_fold(file))

@@ -15,6 +15,7 @@ from keras_vit.data._imports import require, tensorflow_datasets, tf
 from keras_vit.data.data_errors import DatasetUnavailableError
 from keras_vit.data.sources.folder import near_folders
 from keras_vit.data.sources.records import Parse, RecordSplit, Shard, open_records
+from keras_vit.data.sources.split_names import with_validation
 from keras_vit.data.sources.splits import Splits
 
 _HOST = "https://storage.googleapis.com"  # where TFDS keeps its data set descriptions
@@ -118,7 +119,7 @@ def load_tfds(
         )
     class_names = tuple(features[keys[1]].names)
     available = builder.info.splits
-    parts = _choose_splits(available, None if whole else val_fraction)
+    parts = _choose_splits(available, None if whole else val_fraction, name)
     splits = {
         split: TFDSSplit(split, class_names, builder, source, **options)
         for split, source in parts.items()
@@ -142,13 +143,15 @@ def _builder(name: str, data_dir: str | None) -> Any:
         ) from None
 
 
-def _choose_splits(available: Any, val_fraction: float | None) -> dict[str, str]:
+def _choose_splits(available: Any, val_fraction: float | None, source: str) -> dict[str, str]:
     """Map our names to TFDS's splits or slices; without a fraction, a single one is "all"."""
-    others = [name for name in ("validation", "test") if name in available]
+    parts = {"train": "train", "val": "validation", "test": "test"}
+    parts = {name: part for name, part in parts.items() if part in available}
+    others = parts.keys() - {"train"}
     if others and "train" in available:
-        return dict(zip(("train", "val", "test"), ("train", *others), strict=False))
+        return with_validation(parts, source)
     if val_fraction is None and others:  # as imagenet_v2, which has test alone
-        return {("val" if name == "validation" else name): name for name in others}
+        return parts
     if val_fraction is None:
         return {"all": "+".join(available)}
     if others and len(available) > 1:

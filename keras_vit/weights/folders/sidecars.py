@@ -62,7 +62,7 @@ def read_sidecar_configs(
     stated_of_dpt = read_dpt(config) if config.get("model_type") in DPT_TYPES else {}
     whole = config  # names and kind of task stand outside of the encoder's part
     if isinstance(config.get("vision_config"), dict):  # of CLIP and SigLIP with both towers
-        config = config["vision_config"]
+        config = {"hidden_size": 768, **config["vision_config"]}  # which transformers leaves out
     config = encoder_config(config)
     processor = _json(path.with_name("preprocessor_config.json"))
     if config.get("hidden_size") == hidden_dim:  # transformers, and of this very model
