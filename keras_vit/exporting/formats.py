@@ -178,6 +178,8 @@ def export(
         )
     heads = _heads(model, class_names)
     task = None if heads else _task(model, class_names)
+    if task is not None and task.per_pixel:
+        model.eval_transform.check_whole(model.name)
     size = _image_size(model, image_size)
     contract = Contract(
         format=format,

@@ -256,8 +256,8 @@ class ImageModel(CompiledModel):
         if not self.is_calibrated:
             return self
         copy = self._copy_with({"novelty": None})
-        if copy.task is not None:
-            copy.task = copy.task.uncalibrated()
+        if copy._task is not None:
+            copy._task = copy._task.uncalibrated()
         if copy.seen_images is not None:
             copy.seen_images = copy.seen_images.uncalibrated()
         return copy
@@ -654,7 +654,11 @@ class ImageModel(CompiledModel):
         names = {layer.name for layer in self.layers}
         neck = names.intersection(HEAD_LAYERS) - set(OUTPUT_LAYERS)
         fresh = set(HEAD_LAYERS) - (set() if "map_head" in overrides else neck)
-        return self._copy_with({**changes, **overrides}, fresh)
+        copy = self._copy_with({**changes, **overrides}, fresh)
+        if copy.head_kind != "row" and not copy._eval_transform.is_whole:  # as in `_assemble`
+            whole = replace(copy._eval_transform, mode="stretch", interpolation=None)
+            copy.eval_transform = whole
+        return copy
 
     def copy(self, **overrides: Any) -> Self:
         """Return a copy that is not compiled: without optimizer state, a third of the file.

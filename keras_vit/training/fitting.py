@@ -139,7 +139,7 @@ def fit(
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
     _evaluate_as_trained(network, augment, splits.task)
-    prepare_network(network, recipe, splits)
+    prepare_network(network, recipe, splits, getattr(model, "teacher", None))
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
@@ -216,7 +216,7 @@ def _loaded(splits: Any, model: Any, seed: int) -> data.Splits:
     return splits
 
 
-def prepare_network(network: Any, recipe: Recipe, splits: data.Splits) -> None:
+def prepare_network(network: Any, recipe: Recipe, splits: data.Splits, teacher: Any = None) -> None:
     """Checks what the head answers, sets its bias where that is not classes, and notes the images.
 
     And the names of the classes, where the model does not have any. Without the bias, many steps
@@ -232,6 +232,9 @@ def prepare_network(network: Any, recipe: Recipe, splits: data.Splits) -> None:
     if recipe.frozen:
         freeze_backbone(network)
     note_images(network, splits)
+    seen = getattr(teacher, "seen_images", None)
+    if seen is not None and hasattr(network, "seen_images"):  # it knows them by the answers
+        network.seen_images = seen | network.seen_images
     task = getattr(network, "task", None)
     if task is not None and not task.names and task.size == splits.task.size:
         network.class_names = splits.task.names

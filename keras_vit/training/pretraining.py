@@ -30,6 +30,7 @@ from keras_vit.training import recipes
 from keras_vit.training.fitting import History, fit
 from keras_vit.training.lora import set_trainable_layers, trainable_layers
 from keras_vit.training.recipes import Recipe
+from keras_vit.training.training_set import note_images
 from keras_vit.training.visreg import VIEWS, ViewsModel
 
 METHODS = DIET, VISREG = ("diet", "visreg")
@@ -68,7 +69,8 @@ def pretrain(
     Nothing says whether the features are better afterwards: on photographs of fine-grained classes
     they often are worse. `keras_vit.curation.compare_features` measures it by labels.
 
-    A call that was killed is gone on with by the same call, and ends with the same weights.
+    The model notes the images, so that later scores leave them out. A call that was killed is gone
+    on with by the same call, and ends with the same weights.
 
     Args:
         model: A model of this package with one feature vector per image, with or without a head,
@@ -141,6 +143,7 @@ def pretrain(
             histories.append(fit(network, part, splits, Path(folder) / name, **options))
     finally:
         set_trainable_layers(before)
+    note_images(model, Splits("images", (), {"train": split, "val": split.take(np.zeros(0, int))}))
     return {name: [v for history in histories for v in history[name]] for name in histories[-1]}
 
 

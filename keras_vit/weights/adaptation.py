@@ -11,7 +11,7 @@ from math import isqrt, prod
 
 import numpy as np
 
-from keras_vit._base.errors import did_you_mean
+from keras_vit._base.errors import did_you_mean, warn_at_caller
 from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import Array, Tensor, TensorShape
@@ -232,6 +232,13 @@ def _fit(
         tensor, status, detail = _fit_relative_table(tensor, checkpoint, model, file_grid)
     elif alike and (name == PATCHES or (name == STEM and source[:2] == shape[:2])):
         tensor, status, detail = _fit_patches(tensor, shape)
+        if name == STEM and shape[2] % source[2]:
+            warn_at_caller(
+                f"The kernels of the ResNet's stem are brought from {source[2]} channels to "
+                f"{shape[2]}, and their spread to 1 again: features are not those of the file, "
+                "even of gray images. Train the model, or give it images of "
+                f"{source[2]} channels, as gray photographs are decoded to."
+            )
     if tensor.shape != shape:
         fix = "the model is of another size. keras_vit.load builds the one that the file is of."
         if checkpoint.is_head:

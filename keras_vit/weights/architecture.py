@@ -133,7 +133,8 @@ def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, An
 def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
     """Return arguments of the `VisionTransformer` that a file holds the weights of.
 
-    Everything from the shapes; the number of heads where these show it, else what the file states,
+    With `position_grid`, the file's, which is for images of any size alone. Everything from the
+    shapes; the number of heads where these show it, else what the file states,
     else that of the variant of this width, else heads of 64.
     """
     shapes = Shapes(checkpoint)
@@ -175,18 +176,21 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     size = checkpoint.arguments.get("image_size")
     stride = feature_stride(resnet)
     cell_h, cell_w = patch_h * stride, patch_w * stride
-    if size is None and POSITIONS in shapes:
-        count, grid = shape(POSITIONS, 3)[1], file_grid or checkpoint.grid
+    grid, known_grid = None, file_grid or checkpoint.grid
+    if POSITIONS in shapes:
         positions = grid_of_positions(
-            count,
+            shape(POSITIONS, 3)[1],
             checkpoint.has_class_position,
             class_token,
-            grid,
+            known_grid,
             is_distilled=arguments["distilled"],
         )
-        size = positions and (positions[1][0] * cell_h, positions[1][1] * cell_w)
-    elif size is None and table is not None:
-        grid = grid_of_offsets(shape(table, 2)[0], file_grid or checkpoint.grid)
+        grid = positions and positions[1]
+    elif table is not None:
+        grid = grid_of_offsets(shape(table, 2)[0], known_grid)
+    if grid is not None:
+        arguments["position_grid"] = grid
+    if size is None and (POSITIONS in shapes or table is not None):
         size = grid and (grid[0] * cell_h, grid[1] * cell_w)
     elif size is None:
         size = (DEFAULT_SIZE // cell_h * cell_h, DEFAULT_SIZE // cell_w * cell_w)

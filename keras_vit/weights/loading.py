@@ -201,6 +201,8 @@ def arguments_for(
     with open_checkpoint(path, layout) as checkpoint:
         of_file = {**_of_file(checkpoint), **released}
     inherited = [*INHERITED_ARGUMENTS]
+    if None in (arguments.get("input_shape") or ()):  # positions stay on the grid of the file
+        inherited.append("position_grid")
     if of_file["num_classes"] == num_classes:
         inherited.append("representation_size")
     return {name: of_file[name] for name in inherited if name in of_file}
@@ -216,6 +218,7 @@ def _arguments(
     """Return arguments of the model: the file's, then the caller's."""
     arguments = _of_file(checkpoint, file_grid)
     if "keras" not in checkpoint.arguments:  # there the claims were checked before Keras built it
+        grid = arguments.pop("position_grid", None)
         claimed = {**arguments, "data_format": "channels_last"}
         if "input_shape" in overrides or "input_shape" not in arguments:
             # A size that the caller sets is not a claim of the file's.
@@ -229,7 +232,7 @@ def _arguments(
         shapes = [tensor.shape for tensor in checkpoint.tensors.values()]
         model, values = STORED_FAMILIES[checkpoint.family].model, sum(map(math.prod, shapes))
         check_claims(path, model, claimed, values, len(shapes), max_parameters)
-        _settle_input_shape(arguments, overrides, path)
+        _settle_input_shape(arguments, overrides, path, grid)
     elif None not in overrides.get("input_shape", (None,)):
         arguments.pop("position_grid", None)  # follows from the shape, but for images of any size
     head = _map_head(arguments.get("map_head"), overrides, arguments.get("task"))
@@ -263,7 +266,9 @@ def _map_head(of_file: Any, overrides: dict[str, Any], task: Any) -> dict[str, A
     return {"map_head": head_of_other_outputs(of_file, Segmentation.kind if is_given else other)}
 
 
-def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], path: Path) -> None:
+def _settle_input_shape(
+    arguments: dict[str, Any], overrides: dict[str, Any], path: Path, grid: Grid | None
+) -> None:
     """Brings the file's `input_shape` into the requested data format and grid."""
     if "input_shape" not in arguments:
         if "input_shape" not in overrides:
@@ -279,7 +284,7 @@ def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], pa
         # Images of any size: positions stay on the grid of the file.
         stride = feature_stride(arguments["resnet"], arguments.get("conv_stem"))
         size, patch = (height, width), arguments["patch_size"]
-        arguments["position_grid"] = patch_grid(size, patch, stride)
+        arguments["position_grid"] = grid or patch_grid(size, patch, stride)
 
 
 def _of_file(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:

@@ -39,8 +39,8 @@ def load_weights(
 
     Another number of classes gives a new zero head; position embeddings are resampled by the rule
     of the file's authors; the patch kernel is fitted to other patches (FlexiViT's pseudo-inverse)
-    and channels (repeated or summed, so that gray images keep their embeddings); a class token's
-    position is dropped or added as zero.
+    and channels (repeated or summed, so that gray images keep their embeddings, but in a ResNet's
+    stem, as a warning says); a class token's position is dropped or added as zero.
 
     Keras's `model.load_weights(file)` reads what Keras wrote of a model of the same sizes, as it
     is, and does not return anything.

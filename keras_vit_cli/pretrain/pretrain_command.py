@@ -145,6 +145,7 @@ def _run(job: PretrainOptions, folder: Path) -> None:
     is_kept = job.keep == AFTER or (comparison is not None and comparison.is_gain)
     if is_kept:
         held_out = images.labeled[1] if images.labeled else images.train.take(np.zeros(0, int))
+        after.seen_images = before.seen_images  # those of training were noted, without the others
         note_images(after, Splits(str(job.photos), (), {"train": images.train, "val": held_out}))
     facts = {
         "kept": "after" if is_kept else "before",

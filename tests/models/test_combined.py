@@ -90,7 +90,7 @@ def of_another_weight(one: Any) -> Any:
     (lambda one: one.with_token_merging(2), "with_token_merging.0.", "stretch"),
     (lambda one: one.copy(), "views='flip'.*leaves views out", {"views": "flip"}),
     (lambda one: bank.fresh(), "'flip' and None. Train with views='one' in", {"views": "flip"}),
-    (lambda one: one.with_classifier(task=SCENES), "border of images out", "crop"),
+    (lambda one: one.with_classifier(task=SCENES), "which masks and depth need", "crop"),
 ])  # fmt: skip
 def test_what_does_not_go_together(other_of: Any, message: str, transform: Any) -> None:
     one = bank.fresh()
@@ -106,6 +106,10 @@ def test_novelty_goes_and_says_so() -> None:
         "The novelty score of kinds is left out", combine, {"kinds": one, "other": bank.fresh()}
     )
     assert [head.name for head in both.heads] == ["kinds", "other"]
+    plain = one.uncalibrated()
+    plain.compile(loss=keras.losses.BinaryCrossentropy(from_logits=True))
+    assert plain.task.kind == "multilabel"  # as of a model that was never calibrated
+    assert plain.with_classifier(task=SCENES).eval_transform.is_whole
 
 
 @pytest.mark.parametrize("names", [("kinds",), ("kinds", "a/b"), ("a", "A"), ("a", "1a")])

@@ -15,6 +15,7 @@ from scipy.stats import entropy
 
 import keras_vit
 from keras_vit import data, recipes
+from keras_vit.data.seen_images import SeenImages
 from keras_vit.models.answers import answers_of
 from keras_vit.ops import without_gradient
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
@@ -276,6 +277,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
         of_student = {"patch_size": 4, "num_classes": 10, "hidden_dim": 16, "distilled": True}
         student = Vit(**{**SIZES, **of_student}, dropout=0.1, input_shape=(8, 8, 1))
         teacher = vit(1, num_classes=10, hidden_dim=24, input_shape=(16, 16, 1))
+        teacher.seen_images = SeenImages.of({"trained on": np.array([b"a1" * 16])})
         task, options = Distillation(student, teacher), {"patience": 5, "callbacks": callbacks}
         history = fit(task, recipe, splits, tmp_path / folder, print_fn=str, **options)
         return history, b"".join(w.tobytes() for w in student.get_weights())
@@ -288,6 +290,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     assert run("cut", 2) == run("whole", 1)
     best = keras.saving.load_model(tmp_path / "whole" / "best.keras")
     assert (type(best), best.input_shape, best.compiled) == (Vit, (None, 8, 8, 1), False)
+    assert best.seen_images.counts["trained on"] == len(np.unique(splits.train.digests())) + 1
 
 
 def dense(*shape: int, activation: str | None = None) -> keras.Sequential:

@@ -277,6 +277,7 @@ def test_the_last_blocks_learn_to_recognize_images(tmp_path: Path) -> None:
     history = pretrain(model, PHOTOS, tmp_path, recipe=DIET, blocks=1, **QUIET)
     changed = {v.path.split("/")[0] for v in model.weights if (array(v) != before[v.path]).any()}
     assert changed == {"block_2", "encoder_norm"}  # and its own head is as it was
+    assert model.seen_images.counts == {"trained on": len(PHOTOS)}
     assert {layer.name for layer in model.layers if not layer.trainable} == {"patch_embedding"}
     # The head alone warms up, in the first tenth; then the rate falls to 0.
     rates = history["learning_rate"]

@@ -14,6 +14,7 @@ from keras_vit.tasks import Classification
 from keras_vit.weights import arguments_for, load, load_weights, save_weights
 from keras_vit.weights.resampling import RULES, resample_grid, resample_patches
 from keras_vit.weights.variables import canonical_values
+from tests.backend import warned
 from tests.bank import SIZES, fill, fresh, outputs, pixels, small
 from tests.weights.models import assert_same_weights, refused, saved, stripped
 
@@ -92,6 +93,18 @@ def test_images_of_any_size_channels_first_and_another_patch_size(file: Path) ->
     assert "8 x 8 -> 16 x 16 pixels, pseudo-inverse" in str(model.load_report)
 
 
+def test_images_of_any_size_keep_the_positions_whatever_a_folder_crops_to(tmp_path: Path) -> None:
+    save_weights(small(), folder := tmp_path / "vit", layout="huggingface")
+    stripped(folder / "model.safetensors")
+    processor = {"crop_size": 16, "size": {"shortest_edge": 20}, "resample": 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    assert load(folder).image_size == (16, 16)
+    sizes = {k: v for k, v in SIZES.items() if k != "input_shape"}
+    assert arguments_for(folder, **sizes, input_shape=(None, None, 3))["position_grid"] == (4, 4)
+    any_size = load(folder, input_shape=(None, None, 3))
+    assert (any_size.position_grid, any_size.load_report.resized) == ((4, 4), ())
+
+
 @pytest.mark.parametrize("channels", [1, 2, 4, 13])
 def test_other_channels(channels: int, file: Path) -> None:
     model = load(file, input_shape=(32, 32, channels))
@@ -100,6 +113,11 @@ def test_other_channels(channels: int, file: Path) -> None:
     gray = np.repeat(pixels(2, 32, 32, 1), channels, axis=-1)
     expected = outputs(small(), np.repeat(gray[..., :1], 3, axis=-1))
     np.testing.assert_allclose(outputs(model, gray), expected, atol=1e-5)
+
+
+def test_a_standardized_stem_of_other_channels_is_told(tmp_path: Path) -> None:
+    file = saved(tmp_path, resnet=(1,), resnet_width=32, patch_size=2)
+    warned("features are not those of the file", load, file, input_shape=(32, 32, 1))
 
 
 def test_older_names_and_a_trainings_state(file: Path) -> None:

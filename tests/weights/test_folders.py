@@ -198,6 +198,9 @@ def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: P
     warned(r"has the activation \[\], which is not known", load, tmp_path / "vit")
 
 
+CLIP = {"pre_norm": True, "normalization": "clip"}
+
+
 @pytest.mark.parametrize(("layout", "changes", "message"), [
     ("huggingface", {"pooling": "gap", "class_token": True}, "not classify with pooling='gap'"),
     ("huggingface", {"pooling": "map"}, "does not classify with pooling='map'"),
@@ -206,6 +209,10 @@ def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: P
     ("huggingface", {"num_registers": 2}, "num_registers=2"),
     ("huggingface", {"representation_size": 32}, "representation_size=32"),
     ("huggingface", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d'"),
+    ("huggingface", {"key_bias": False}, "key_bias=False"),  # with biases that are not zero
+    ("huggingface", {"activation": "swiglu"}, "gated MLPs, activation='swiglu'"),
+    ("huggingface", {**CLIP, "input_shape": (32, 64, 3)}, r"of squares.* image_size=\[32, 64\]"),
+    ("huggingface", {**CLIP, "patch_size": (8, 4)}, r"of squares.* patch_size=\[8, 4\]"),
     ("timm", {"position_embedding": "learned_2d"}, "position_embedding='learned_2d'"),
     ("timm", {"representation_size": 24}, "representation_size=24"),
     ("timm", {"activation": "swiglu"}, "activation='swiglu'"),
@@ -216,6 +223,26 @@ def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: P
 def test_what_they_do_not_compute(layout: str, changes: Any, message: str, tmp_path: Path) -> None:
     refused(message, save_weights, small(**changes), tmp_path / "vit", layout)
     assert not (tmp_path / "vit").exists()
+
+
+def test_without_biases_of_the_attention(tmp_path: Path) -> None:
+    model = fresh(key_bias=False)
+    for weight in model.weights:
+        if weight.path.endswith("query_value_bias"):
+            weight.assign(0 * weight)
+    for layout in SIDES:
+        save_weights(model, tmp_path / layout, layout)
+        config = json.loads((tmp_path / layout / "config.json").read_text())
+        assert config.get("model_args", config)["qkv_bias"] is False
+        assert not load(tmp_path / layout).key_bias
+
+
+def test_a_pooling_of_timm_that_we_do_not_have(tmp_path: Path) -> None:
+    save_weights(small(pooling="gap"), tmp_path / "vit", "timm")
+    config = json.loads((file := tmp_path / "vit" / "config.json").read_text())
+    for theirs in ({"global_pool": "avgmax"}, {"pool_include_prefix": True}):
+        file.write_text(json.dumps({**config, "model_args": {**config["model_args"], **theirs}}))
+        refused("global_pool='avg.*open it with timm", load, tmp_path / "vit")
 
 
 @pytest.mark.parametrize(("layout", "transform", "changes", "message"), [

@@ -89,6 +89,14 @@ def test_weights_alone_adapt_as_whole_models_do(changes: dict[str, Any], tmp_pat
     assert reports[0] == reports[1]
 
 
+def test_weights_alone_of_a_grid_whose_count_is_a_square(tmp_path: Path) -> None:
+    model, twin = fresh(input_shape=(64, 16, 3)), fresh(input_shape=(64, 16, 3), filled=False)
+    keras_vit.save_weights(model, file := tmp_path / "m.weights.h5")
+    assert not load_weights(twin, file).resized
+    assert_same_weights(twin, model)
+    assert "4 x 4 -> 8 x 2" in str(load_weights(twin, file, file_grid=(4, 4)))
+
+
 # The others: their `.keras` files and weights alone in `tests/models/test_common.py`.
 @pytest.mark.parametrize("kind", [*EVERY_LAYER, "all_tokens", "eva02"])
 def test_every_layer_in_h5(kind: str, tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def read_keras_file(
         )
     tensors = named_tensors(path, shapes, model)
     if tensors is not None:
-        return _checkpoint(model, tensors, None)
+        # Of as many positions as the model's, the grid is the model's, though they be a square.
+        return _checkpoint(model, tensors, model.get_config().get("position_grid"))
     source = type(model).from_config(model.get_config())
     _as_checkpoint_error(path, lambda: source.load_weights(path))
     return _checkpoint(source, _tensors_of(source), source.get_config().get("position_grid"))

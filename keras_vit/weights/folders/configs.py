@@ -11,7 +11,7 @@ from keras_vit._base.version import __version__
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.normalization import normalized_channels, statistics_in_parts
 from keras_vit.models.vit import VisionTransformer
-from keras_vit.weights.canonical_names import stated
+from keras_vit.weights.canonical_names import QKV, stated
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.metadata import stated_image_size
 from keras_vit.weights.preparation import (
@@ -26,6 +26,7 @@ from keras_vit.weights.tables.huggingface_models import (
     HIDDEN_ACT,
     HUGGINGFACE_MODELS,
     check_options,
+    check_sizes,
 )
 from keras_vit.weights.tables.layouts import RELATIVE, layout_for
 
@@ -68,6 +69,11 @@ def huggingface_configs(model: VisionTransformer) -> Files:
     _check_model(model, "transformers")
     layout = layout_for("huggingface", model, "vit").name
     check_options(model, layout)
+    if layout in QKV and not model.key_bias and not _is_zero(model, "query_value_bias"):
+        raise CheckpointError(
+            "transformers' model for such weights has biases of queries, keys and values, or none; "
+            "this one has them without those of keys, key_bias=False. Save it as .keras."
+        )
     size, patch = _image_size(model), model.patch_size
     common = {
         "hidden_size": model.hidden_dim,
@@ -86,6 +92,7 @@ def huggingface_configs(model: VisionTransformer) -> Files:
         **stated(model, layout),
         MARK: {"version": __version__, "layout": "huggingface"},
     }
+    check_sizes(common, layout)
     config = HUGGINGFACE_MODELS[layout](model, common)
     if model.task is not None and model.task.problem_type and model.num_classes:
         config["problem_type"] = model.task.problem_type
@@ -263,6 +270,7 @@ def _timm_arguments(model: VisionTransformer, size: tuple[int, int]) -> dict[str
         return common
     return common | {
         **stated(model, layout),
+        "qkv_bias": model.key_bias,  # without those of keys, only zeros can be written
         "no_embed_class": bool(model.num_registers) or lacks_class_position(model),
         "pos_embed": "learn" if model.position_embedding == "learned" else "none",
     }

@@ -139,6 +139,14 @@ def _timm_arguments(config: Arguments) -> Arguments:
     pooling = model_args.get("global_pool", config.get("global_pool"))
     if isinstance(pooling, str) and pooling in POOLING:
         arguments["pooling"] = POOLING[pooling]
+    is_known = pooling in (*POOLING, "", None)
+    counts_all = model_args.get("pool_include_prefix") is True and pooling != "token"
+    if (counts_all or not is_known) and config.get("num_classes"):
+        also = " over class token and registers too" if counts_all else ""
+        raise CheckpointError(
+            f"config.json has global_pool={str(pooling)[:99]!r}{also}, which this package "
+            "does not compute: open it with timm, or train it there with 'avg' or 'token'."
+        )
     of_name = next((act for mark, act in OF_NAME.items() if re.search(mark, name)), None)
     return arguments | _activation(model_args.get("act_layer", of_name))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.vit import VisionTransformer
-from keras_vit.weights.canonical_names import OPTIONS
+from keras_vit.weights.canonical_names import OPTIONS, SCALES
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.tables.huggingface_dpt import depth_anything_config, dpt_config
 from keras_vit.weights.tables.huggingface_eomt import eomt_config, eomt_head
@@ -30,6 +30,12 @@ HIDDEN_ACT = {
     "quick_gelu": "quick_gelu",
     "relu": "relu",
     "silu": "silu",
+}
+GATED = tuple(SCALES)  # the models of DINOv2's family
+# Sizes that a model of transformers divides as one number.
+ONE_NUMBER = {
+    **dict.fromkeys(("huggingface_clip", "huggingface_siglip"), ("image_size", "patch_size")),
+    **dict.fromkeys(("huggingface_beit", "huggingface_depth_anything"), ("patch_size",)),
 }
 TOWER = ("id2label", "label2id", "hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -175,6 +181,22 @@ def check_options(model: VisionTransformer, layout: str) -> None:
                 f"transformers' model for such weights does not have {name}="
                 f"{getattr(model, name)!r}, but {' or '.join(map(repr, values))}. Save it with "
                 "layout='timm' or as .keras."
+            )
+    if model.activation == "swiglu" and layout not in GATED:
+        raise CheckpointError(
+            "transformers' model for such weights does not have gated MLPs, activation='swiglu', "
+            "which DINOv2's does, with layer_scale. Save it as .keras."
+        )
+
+
+def check_sizes(config: Config, layout: str) -> None:
+    """Raises a CheckpointError for sides that differ where the model of a layout has squares."""
+    for name in ONE_NUMBER.get(layout, ()):
+        if isinstance(config[name], list):
+            raise CheckpointError(
+                f"transformers' model for such weights is of squares, and this one has {name}="
+                f"{config[name]}. Save it as .keras, or one for square images and patches: "
+                "model.with_input_shape((224, 224, 3)) resamples the positions."
             )
 
 
