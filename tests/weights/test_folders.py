@@ -199,6 +199,8 @@ def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: P
 
 
 CLIP = {"pre_norm": True, "normalization": "clip"}
+BEIT = {"position_embedding": "relative_2d", "norm_after_pooling": True, "pooling": "gap"}
+BEIT |= {"class_token": True}
 
 
 @pytest.mark.parametrize(("layout", "changes", "message"), [
@@ -216,6 +218,7 @@ CLIP = {"pre_norm": True, "normalization": "clip"}
     ("timm", {"position_embedding": "learned_2d"}, "position_embedding='learned_2d'"),
     ("timm", {"representation_size": 24}, "representation_size=24"),
     ("timm", {"activation": "swiglu"}, "activation='swiglu'"),
+    ("timm", {**BEIT, "activation": "relu"}, "activation='gelu', and this one has 'relu'"),
     ("timm", {"pooling": None}, "does not classify with pooling=None"),
     ("timm", {"token_merging": 1}, "token_merging=1"),
     ("timm", {"distilled": True, "pre_norm": True}, "pre_norm=True"),
@@ -250,6 +253,7 @@ def test_a_pooling_of_timm_that_we_do_not_have(tmp_path: Path) -> None:
     ("huggingface", {"mode": "big_vision"}, {}, "'big_vision' cannot be expressed"),
     ("timm", {"views": "flip"}, {}, "by the mean of several views, 'flip', .* are of one view"),
     ("timm", {}, {"norm_epsilon": 1e-3}, "norm_epsilon=0.001"),
+    ("timm", {}, {**BEIT, "activation": "gelu_tanh"}, "'gelu_tanh': logits differ slightly"),
     ("timm", {}, {"include_preprocessing": False}, "include_preprocessing=False"),
     ("huggingface", {}, {"input_shape": (32, 64, 3)}, "transformers crops to 32 x 64"),
     ("timm", {}, {"input_shape": (32, 32, 1)}, "1 channels"),

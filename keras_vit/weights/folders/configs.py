@@ -213,6 +213,17 @@ def _check_timm(model: VisionTransformer) -> None:
             f"the mean; this one has norm_after_pooling={model.norm_after_pooling}. Save it as "
             ".keras."
         )
+    if layout in TIMM_ARCHITECTURES and model.activation not in ("gelu", "gelu_tanh", "swiglu"):
+        raise CheckpointError(
+            "timm's model for such weights has activation='gelu', and this one has "
+            f"{model.activation!r}. Save it as .keras."
+        )
+    if layout in TIMM_ARCHITECTURES and model.activation == "gelu_tanh":
+        warnings.warn(
+            "timm's model for such weights has activation='gelu', which a config.json cannot "
+            "change, and this one has 'gelu_tanh': logits differ slightly.",
+            stacklevel=3,
+        )
     epsilon = 1e-5 if model.pre_norm or model.rotary == "dinov3" else TIMM_EPSILON
     if model.norm_epsilon != epsilon:
         warnings.warn(
