@@ -12,6 +12,7 @@ from keras_vit._base.errors import counted, printable
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import MaskErrors, find_mask_errors
 from keras_vit.data.preprocessing import evaluation_mask
+from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.answer_row import name_of
 from keras_vit.evaluation.shown_images import images_at
 from keras_vit.evaluation.unseen_images import seen_images_of
@@ -66,7 +67,8 @@ def audit_masks(options: AuditOptions) -> int:
             f"{printable(options.photos)} has {', '.join(splits)}: audit one of these "
             "folders, with its folder of masks."
         )
-    if seen := seen_images_of(model, options.model):
+    seen = seen_images_of(model, options.model)
+    if seen is not None and isinstance(parts[0], IndexedSplit):
         print_made_with(model.name, seen.used_among(parts[0].digests()))
     errors = find_mask_errors(model, parts[0], seed=options.seed)
     with output.opened(overwrite=options.overwrite) as workspace:
