@@ -184,6 +184,24 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
         )
 
 
+def test_a_class_of_one_image_does_not_decide(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(measured_tuning.Comparison, "is_worse", False)  # every fold is tried
+    splits, judge, seen = splits_of(), measured_tuning.judge, list[int]()
+
+    def noted(labels: Any, scores: Any, weights: Any) -> Any:
+        seen.extend(labels[weights > 0])
+        return judge(labels, scores, weights)
+
+    monkeypatch.setattr(measured_tuning, "judge", noted)
+    train = splits.train.take(np.flatnonzero((np.arange(24) % 3 < 2) | (np.arange(24) == 2)))
+    splits = replace(splits, splits={**splits.splits, "train": train})
+    _, choice, _ = measured_fit(small_model(), RECIPE, splits, tmp_path, print_fn=str)
+    assert choice.images == 16
+    assert set(seen) == {0, 1}  # neither could know the last one
+    # One known image says nothing of how sure a difference is.
+    assert mean_and_error(np.ones(3), np.eye(3)[0], np.arange(3))[1] == float("inf")
+
+
 def test_many_images_hold_some_out(tmp_path: Path) -> None:
     splits, model = splits_of(1200), small_model()
     prepared = prepare(model, RECIPE, splits, tmp_path)
