@@ -246,6 +246,15 @@ def obstacle_to_measuring(job: Job, splits: data.Splits) -> str:
     return ""
 
 
+def check_budget(job: Job, splits: data.Splits) -> None:
+    """Raises a ValueError for a budget where nothing is compared that it could leave out."""
+    if job.budget is not None and (obstacle := obstacle_to_measuring(job, splits)):
+        raise ValueError(
+            "budget= limits the comparison of fine-tuning with frozen features, and here there is "
+            f"none: {obstacle}. Leave it out."
+        )
+
+
 def _measured_recipe(
     job: Job, splits: data.Splits, images_per_class: float, print_fn: Callable[[str], None]
 ) -> tuple[str, Recipe]:
