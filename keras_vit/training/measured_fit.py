@@ -211,7 +211,7 @@ def measured_fit(
         model.seen_images = held | model.seen_images
     if recipe.views != "one":
         model.eval_transform = replace(model.eval_transform, views=recipe.views)
-    train: Any = some_of(splits.train, MOST_COMPARED)
+    train: Any = some_of(splits.train, MOST_COMPARED, of_every_class=True)
     x, y = _features(model, train, recipe.views, cache_dir), train.labels()
     choice = choose_head(
         x, y, splits.num_classes, groups=units_of(train), balance=recipe.balance, seed=seed
