@@ -206,6 +206,8 @@ def measured_fit(
         prepared = prepare(model, recipe, splits, folder, budget=budget, seed=seed)
     plan, splits, held_out, refits = prepared
     prepare_network(model, recipe, splits)
+    views = recipe.views  # of the answers; heads and weights are compared by two of them
+    recipe = replace(recipe, views="one" if views == "one" else "flip")
     if held_out is not None:
         held = SeenImages.of({TUNED: digests_of(held_out)}, looks_of(held_out))
         model.seen_images = held | model.seen_images
@@ -233,12 +235,15 @@ def measured_fit(
     result = _result(choice, comparison, plan)
     if comparison is not None and comparison.is_kept:
         divide_logits(tuned, comparison.temperature)
-        return tuned, result, history
-    if held_out is not None and refits:
-        labels = np.concatenate([y, held_out.labels()])
-        head = choice.fit(np.concatenate([x, unseen]), labels)
-    set_head(model, head)
-    return model, result, {}
+    else:
+        if held_out is not None and refits:
+            labels = np.concatenate([y, held_out.labels()])
+            head = choice.fit(np.concatenate([x, unseen]), labels)
+        set_head(model, head)
+        tuned, history = model, {}
+    if views != "one":
+        tuned.eval_transform = replace(tuned.eval_transform, views=views)
+    return tuned, result, history
 
 
 def _features(model: Any, split: Any, views: str, cache_dir: Any) -> np.ndarray:

@@ -90,7 +90,7 @@ def plan_tuning(
     check_positive(images=images)
     most = MOST_PASSES if most_passes is None else most_passes
     check_above_zero(most_passes=most)
-    once = recipe.total_steps(images) * min(recipe.batch_size, images)
+    once = recipe.steps * min(recipe.batch_size, images) or recipe.epochs * images
     folds = (FEWER_FOLDS if is_expected else FOLDS) if can_fold and images < FEW else 0
     # n folds without a part each, and one of the whole, have n times all images.
     plan = TuningPlan(folds, once * max(folds, 1), is_expected=is_expected)

@@ -103,6 +103,8 @@ def test_a_plan_fits_its_limit() -> None:
     limits = [plan_tuning(100, recipe, most) for most in (None, 4000, 1500, 10)]
     assert [plan and plan.folds for plan in limits] == [3, 3, 0, None]
     assert plan_tuning(50_000, recipe).folds == 0  # one fine-tuning there always is
+    many = replace(recipe, epochs=30, batch_size=32)  # whose last batches are short
+    assert {plan_tuning(count, many).folds for count in range(190, 205)} == {3}
     folds = [plan_tuning(100, recipe, **{way: False}).folds for way in ("is_expected", "can_fold")]
     assert [*folds, plan_tuning(100, recipe, is_expected=True).folds] == [3, 0, 2]
     refused("most_passes=0", plan_tuning, 100, recipe, 0)
@@ -212,8 +214,10 @@ def test_heads_of_some_images_know_every_class(tmp_path: Path, monkeypatch: Any)
     train = splits.train.take(np.flatnonzero((labels < 2) | (np.arange(24) == 5)))
     splits = replace(splits, splits={**splits.splits, "train": train})
     options = {"prepared": Prepared(None, splits), "print_fn": str}
-    fitted, *_ = measured_fit(small_model(), RECIPE, splits, tmp_path, **options)
+    crops = replace(RECIPE, views="crops")
+    fitted, *_ = measured_fit(small_model(), crops, splits, tmp_path, **options)
     assert np.asarray(fitted.get_layer("head").bias).min() > -100
+    assert fitted.eval_transform.views == "crops"
 
 
 def test_many_images_hold_some_out(tmp_path: Path) -> None:
