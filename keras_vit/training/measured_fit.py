@@ -206,8 +206,8 @@ def measured_fit(
         prepared = prepare(model, recipe, splits, folder, budget=budget, seed=seed)
     plan, splits, held_out, refits = prepared
     prepare_network(model, recipe, splits)
-    views = recipe.views  # of the answers; heads and weights are compared by two of them
-    recipe = replace(recipe, views="one" if views == "one" else "flip")
+    # The answers may be of ten views; heads and weights are compared by two.
+    views, recipe = recipe.views, replace(recipe, views="one" if recipe.views == "one" else "flip")
     if held_out is not None:
         held = SeenImages.of({TUNED: digests_of(held_out)}, looks_of(held_out))
         model.seen_images = held | model.seen_images
@@ -237,8 +237,7 @@ def measured_fit(
         divide_logits(tuned, comparison.temperature)
     else:
         if held_out is not None and refits:
-            labels = np.concatenate([y, held_out.labels()])
-            head = choice.fit(np.concatenate([x, unseen]), labels)
+            head = choice.fit(np.concatenate([x, unseen]), np.append(y, held_out.labels()))
         set_head(model, head)
         tuned, history = model, {}
     if views != "one":

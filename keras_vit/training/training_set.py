@@ -181,7 +181,7 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
 
 
 def _check_classes_left(splits: Splits, part: np.ndarray, option: str, other: str) -> None:
-    """Raises a ValueError where a class would have no image that is trained on."""
+    """Raises a ValueError where no image of a class would be left to train on."""
     task, targets = splits.task, splits.task.to_targets(splits.train.labels())
     before, after = task.counts(targets), task.counts(np.delete(targets, part, axis=0))
     if before is not None and (missing := np.flatnonzero((before > 0) & (after == 0))).size:

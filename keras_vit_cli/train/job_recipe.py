@@ -176,6 +176,8 @@ def suited_recipe(
         reason = "the head alone is trained: of the recipe, how images are prepared"
     elif job.model and not job.weights and name != "digits":
         reason = f"{job.model} is trained without pretrained weights"
+    elif name == WITH_WEIGHTS[0].recipe and not splits.task.sums_to_one:  # without a probe
+        reason = "so few images change the weights for the worse unless the learning rate is low"
     print_fn(f"recipe {name}: {about}, and {reason}")
     recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)
