@@ -35,7 +35,7 @@ PROBE = "probe"
 OTHERS = 600  # training images that a choice is evaluated on, at most
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-parser.add_argument("--data", default="tf_flowers", help="a folder, or a TFDS name")
+parser.add_argument("--data", required=True, help="a folder of class folders")
 parser.add_argument(
     "--weights", default="ViT-Ti/16:augreg_in21k_ft_in1k", help="a file, or MODEL:TAG"
 )

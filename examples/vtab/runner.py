@@ -263,6 +263,7 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
     >>> train = finetuning(model)  # for run_vtab(train, "runs/vtab", data_dir="tfds")
     """
     # Training imports this package, which may not import it back before it is complete.
+    from keras_vit.training.optimizers import MomentumSGD
     from keras_vit.training.schedules import make_schedule
 
     def train(task: VtabTask, train_split: Split, test_split: Split, setting: Setting) -> float:
@@ -279,9 +280,8 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
 
         warmup = min(setting.warmup, steps - 1)
         copy.compile(
-            keras.optimizers.SGD(
+            MomentumSGD(  # counts updates: Keras's own takes its rate by the number of batches
                 make_schedule("cosine", setting.learning_rate, steps, warmup),
-                momentum=0.9,
                 global_clipnorm=1.0,
                 gradient_accumulation_steps=setting.accumulate if setting.accumulate > 1 else None,
             ),

@@ -15,6 +15,7 @@ per class it leaves one, against two of every other class, and so speaks against
 which are the best then (of eight flowers per class, folds are half a point better).
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -240,10 +241,14 @@ def stratified_folds(
     if groups is not None:
         from sklearn.model_selection import StratifiedGroupKFold
 
+        if count > counts.max():
+            return numbers  # of one image per class, too
         count = min(count, len(np.unique(groups)))
         ways = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
-        for fold, (_, rows) in enumerate(ways.split(labels, labels, groups)):
-            numbers[rows] = fold
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of classes smaller than most
+            for fold, (_, rows) in enumerate(ways.split(labels, labels, groups)):
+                numbers[rows] = fold
         return numbers
     random, start = np.random.default_rng(seed), 0
     for name in np.unique(labels):

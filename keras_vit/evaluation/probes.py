@@ -94,6 +94,7 @@ def linear_probe(
     folds: int = 5,
     seed: int = 0,
     balance: str = "none",
+    num_classes: int = 0,
 ) -> LinearProbe:
     """Multinomial logistic regression on standardized features.
 
@@ -109,6 +110,7 @@ def linear_probe(
             `"weights"` of the examples; `"logits"`, the bias less the logarithm of the classes'
             parts, which is the minimum of the adjusted loss; `"sampling"`, the weights that drawing
             every class as often has in the mean; or `"none"`.
+        num_classes: Columns of the kernel, at least; 0 for as many as the labels need.
 
     Raises:
         ValueError: Shapes do not match, values are not finite, classes are too small, or an
@@ -161,7 +163,7 @@ def linear_probe(
         best = search.fit(train_x[several], train_y[several]).best_params_
     classifier.set_params(**best).fit(train_x, train_y)
     scaler, regression = (step for _, step in classifier.steps)
-    kernel, bias = as_head(regression, int(max(train_y.max(), test_y.max())) + 1)
+    kernel, bias = as_head(regression, max(num_classes, 1 + int(max(train_y.max(), test_y.max()))))
     kernel /= scaler.scale_[:, None]
     bias -= scaler.mean_ @ kernel
     if balance == "logits":

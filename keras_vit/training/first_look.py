@@ -29,7 +29,7 @@ def first_look(
     """
     probe: LinearProbe | TaskProbe
     if task.sums_to_one:  # by scikit-learn, which is faster
-        probe = linear_probe(*train, *val, seed=seed, balance=recipe.balance)
+        probe = linear_probe(*train, *val, seed=seed, balance=recipe.balance, num_classes=task.size)
     else:
         probe = task_probe(task, *train, recipe_loss(task, recipe, train[1]), seed)
     outputs = (np.asarray(val[0]) @ probe.kernel + probe.bias).astype(np.float32)

@@ -130,7 +130,7 @@ def choose_head(
     draws = int(np.clip(-(-ANSWERS // len(y)), 1, MOST_DRAWS))
     all_folds = [stratified_folds(y, groups, seed + draw) for draw in range(draws)]
     # Only what can be right counts: a class whose images are all in one fold is never answered.
-    known = [_is_known(y, folds) for folds in all_folds]
+    known = [is_known(y, folds) for folds in all_folds]
     counted_in = np.mean(known, axis=0)
     if not counted_in.any():
         reason = "no class has two images, so that nothing can be compared"
@@ -207,7 +207,7 @@ def mean_and_error(
     """
     mean = float(np.average(values, weights=weights))
     sums = np.bincount(units, weights * (values - mean))
-    count = len(sums)
+    count = len(np.unique(units[weights > 0]))
     if count < 2:
         return mean, float("inf")  # of one image nothing is known
     return mean, float(np.sqrt((sums**2).sum() * count / (count - 1)) / weights.sum())
@@ -220,7 +220,7 @@ def groups_of(labels: np.ndarray, groups: Any = None) -> np.ndarray:
     return np.unique(np.asarray(groups), return_inverse=True)[1]
 
 
-def _is_known(labels: np.ndarray, folds: np.ndarray) -> np.ndarray:
+def is_known(labels: np.ndarray, folds: np.ndarray) -> np.ndarray:
     """Return whether each image's class has images in other folds, `(n,)`."""
     table = np.zeros((labels.max() + 1, folds.max() + 1))
     np.add.at(table, (labels, folds), 1)

@@ -206,12 +206,14 @@ def measured_fit(
         prepared = prepare(model, recipe, splits, folder, budget=budget, seed=seed)
     plan, splits, held_out, refits = prepared
     prepare_network(model, recipe, splits)
+    # The answers may be of ten views; heads and weights are compared by two.
+    views, recipe = recipe.views, replace(recipe, views="one" if recipe.views == "one" else "flip")
     if held_out is not None:
         held = SeenImages.of({TUNED: digests_of(held_out)}, looks_of(held_out))
         model.seen_images = held | model.seen_images
     if recipe.views != "one":
         model.eval_transform = replace(model.eval_transform, views=recipe.views)
-    train: Any = some_of(splits.train, MOST_COMPARED)
+    train: Any = some_of(splits.train, MOST_COMPARED, of_every_class=True)
     x, y = _features(model, train, recipe.views, cache_dir), train.labels()
     choice = choose_head(
         x, y, splits.num_classes, groups=units_of(train), balance=recipe.balance, seed=seed
@@ -233,12 +235,14 @@ def measured_fit(
     result = _result(choice, comparison, plan)
     if comparison is not None and comparison.is_kept:
         divide_logits(tuned, comparison.temperature)
-        return tuned, result, history
-    if held_out is not None and refits:
-        labels = np.concatenate([y, held_out.labels()])
-        head = choice.fit(np.concatenate([x, unseen]), labels)
-    set_head(model, head)
-    return model, result, {}
+    else:
+        if held_out is not None and refits:
+            head = choice.fit(np.concatenate([x, unseen]), np.append(y, held_out.labels()))
+        set_head(model, head)
+        tuned, history = model, {}
+    if views != "one":
+        tuned.eval_transform = replace(tuned.eval_transform, views=views)
+    return tuned, result, history
 
 
 def _features(model: Any, split: Any, views: str, cache_dir: Any) -> np.ndarray:

@@ -29,6 +29,7 @@ from keras_vit.training.head_choice import (
     Candidate,
     HeadChoice,
     groups_of,
+    is_known,
     judge,
     mean_and_error,
 )
@@ -89,7 +90,7 @@ def plan_tuning(
     check_positive(images=images)
     most = MOST_PASSES if most_passes is None else most_passes
     check_above_zero(most_passes=most)
-    once = recipe.total_steps(images) * min(recipe.batch_size, images)
+    once = recipe.steps * min(recipe.batch_size, images) or recipe.epochs * images
     folds = (FEWER_FOLDS if is_expected else FOLDS) if can_fold and images < FEW else 0
     # n folds without a part each, and one of the whole, have n times all images.
     plan = TuningPlan(folds, once * max(folds, 1), is_expected=is_expected)
@@ -243,10 +244,15 @@ def compare(
     frozen: np.ndarray,
     tuned: np.ndarray,
     groups: Any = None,
+    known: np.ndarray | None = None,
 ) -> Comparison:
-    """Compare scores `(n, classes)` of a head and of fine-tuned weights for the same images."""
-    counts = np.bincount(labels)[labels]
-    weights = 1 / counts if choice.measure == "balanced_accuracy" else np.ones(len(labels))
+    """Compare scores `(n, classes)` of a head and of fine-tuned weights for the same images.
+
+    Args:
+        known: Whether both were fitted to images of each image's class, `(n,)`; None for all.
+    """
+    counts, known = np.bincount(labels)[labels], np.ones(len(labels)) if known is None else known
+    weights = known / counts if choice.measure == "balanced_accuracy" else known
     weights, units = weights / weights.mean(), groups_of(labels, groups)
     rate = f"learning rate {tuning.recipe.learning_rate:g}"
     rows, answers, temperature = [], [], 1.0
@@ -261,15 +267,17 @@ def compare(
         answers.append(answer.loss)
     gain, error = mean_and_error(answers[0] - answers[1], weights, units)
     sides = (rows[0], rows[1])
-    return Comparison(sides, gain, error, len(labels), temperature, tuning.plan.is_expected)
+    images = np.count_nonzero(known)
+    return Comparison(sides, gain, error, images, temperature, tuning.plan.is_expected)
 
 
 def compare_in_folds(
     choice: HeadChoice, tuning: Tuning, features: np.ndarray, splits: Splits, seed: int = 0
-) -> Comparison:
+) -> Comparison | None:
     """Compare on every training image, by heads and weights of the other folds.
 
-    Where the first folds already speak against fine-tuning, the others are left out.
+    Where the first folds already speak against fine-tuning, the others are left out. An image
+    whose class the other folds do not have is never answered, and does not count; None if all are.
 
     Args:
         features: Of the training images, `(n, dimension)`.
@@ -279,9 +287,11 @@ def compare_in_folds(
     labels, units = train.labels(), units_of(train)
     folds = stratified_folds(labels, units, seed, tuning.plan.folds)
     frozen = np.zeros((len(labels), choice.classes))
-    tuned, result = frozen.copy(), None
+    tuned, result, known = frozen.copy(), None, is_known(labels, folds)
     for fold in range(folds.max() + 1):
         rows, seen = np.flatnonzero(folds == fold), np.flatnonzero(folds <= fold)
+        if not known[rows].any():
+            continue
         others, part = without(splits, train, rows)
         rest = np.flatnonzero(folds != fold)
         head = choice.fit(features[rest], labels[rest])
@@ -290,10 +300,10 @@ def compare_in_folds(
         model, _ = tuning.run(head, others, f"fold {fold + 1} of {folds.max() + 1}")
         _, tuned[rows] = predict_split(model, part, tuning.recipe.batch_size)
         groups = None if units is None else units[seen]
-        result = compare(choice, tuning, labels[seen], frozen[seen], tuned[seen], groups)
+        sides = frozen[seen], tuned[seen]
+        result = compare(choice, tuning, labels[seen], *sides, groups, known[seen])
         if result.is_worse:
             break
-    assert result is not None
     return result
 
 

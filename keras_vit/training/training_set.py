@@ -170,21 +170,26 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
             f"held_out={fraction} needs a folder of images, and {splits.source} has records: give "
             "held_out=0, or fit the temperature yourself with keras_vit.evaluation.fit_temperature."
         )
-    task, targets = splits.task, splits.task.to_targets(train.labels())
     count, part = round(fraction * len(train)), grouped_part(splits, fraction, seed)
-    if task.sums_to_one and count < LEAST_HELD_OUT:
+    if splits.task.sums_to_one and count < LEAST_HELD_OUT:
         raise ValueError(
             f"held_out={fraction} of {len(train)} training images is {count}, and a "
             f"temperature needs at least {LEAST_HELD_OUT}: give more images, or held_out=0."
         )
+    _check_classes_left(splits, part, f"held_out={fraction}", "held_out=0")
+    return without(splits, train, part)
+
+
+def _check_classes_left(splits: Splits, part: np.ndarray, option: str, other: str) -> None:
+    """Raises a ValueError where no image of a class would be left to train on."""
+    task, targets = splits.task, splits.task.to_targets(splits.train.labels())
     before, after = task.counts(targets), task.counts(np.delete(targets, part, axis=0))
     if before is not None and (missing := np.flatnonzero((before > 0) & (after == 0))).size:
         names = listed([task.shown_names[place] for place in missing])
         raise ValueError(
-            f"held_out={fraction} holds out the groups that have all training images of "
-            f"{printable(names)}: give another seed= or held_out=0."
+            f"{option} holds out the groups that have all training images of {printable(names)}: "
+            f"give another seed= or {other}."
         )
-    return without(splits, train, part)
 
 
 def hold_out_for_coverage(splits: Splits, coverage: float, seed: int = 0) -> tuple[Splits, Split]:
@@ -197,7 +202,7 @@ def hold_out_for_coverage(splits: Splits, coverage: float, seed: int = 0) -> tup
         The splits with the other training images, and the part.
 
     Raises:
-        ValueError: The images are records, or too few.
+        ValueError: The images are records, or too few, or a class would be left without one.
     """
     least, train = fewest_examples(check_coverage(coverage)), splits.train
     if not isinstance(train, IndexedSplit):
@@ -220,6 +225,7 @@ def hold_out_for_coverage(splits: Splits, coverage: float, seed: int = 0) -> tup
     is_copy = np.isin(train.digests()[part], np.delete(train.digests(), part))
     if np.count_nonzero(~is_copy) < least:
         raise ValueError(few)
+    _check_classes_left(splits, part, f"coverage={coverage}", "train without it")
     return without(splits, train, part)
 
 
@@ -350,8 +356,16 @@ def _unseen(
     return val.take(np.flatnonzero(~is_seen)), line
 
 
-def some_of(split: Split, most: int) -> Split:
-    """Return `most` images at equal distances of a longer split; all of records or fewer."""
+def some_of(split: Split, most: int, of_every_class: bool = False) -> Split:
+    """Return `most` images at equal distances of a longer split; all of records or fewer.
+
+    Args:
+        of_every_class: Whether the first image of each class that they miss is returned as well.
+    """
     if len(split) <= most or not isinstance(split, IndexedSplit):
         return split
-    return split.take(np.linspace(0, len(split) - 1, most).astype(int))
+    places = np.linspace(0, len(split) - 1, most).astype(int)
+    if of_every_class:
+        classes, first = np.unique(split.labels(), return_index=True)
+        places = np.union1d(places, first[~np.isin(classes, split.labels()[places])])
+    return split.take(places)

@@ -263,6 +263,8 @@ def _images(job: PretrainOptions, model: ImageModel) -> Images:
             scored, line = without_used(scored, model.seen_images, job.weights, job.photos)
         print_text(f"compared by labeled images that are not trained on: {line}")
         parts = some_of(voters, MOST), some_of(scored, MOST)
+        if scored.groups is not None:
+            print_text("note: intervals do not know of groups: of few they are too narrow")
     if job.keep == BETTER and (count := len(parts[1]) if parts else 0) < LEAST:
         # After hours of training, nothing would show whether the result is better.
         raise ValueError(

@@ -176,6 +176,8 @@ def suited_recipe(
         reason = "the head alone is trained: of the recipe, how images are prepared"
     elif job.model and not job.weights and name != "digits":
         reason = f"{job.model} is trained without pretrained weights"
+    elif name == WITH_WEIGHTS[0].recipe and not splits.task.sums_to_one:  # without a probe
+        reason = "so few images change the weights for the worse unless the learning rate is low"
     print_fn(f"recipe {name}: {about}, and {reason}")
     recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)
@@ -244,6 +246,15 @@ def obstacle_to_measuring(job: Job, splits: data.Splits) -> str:
     if job.recipe != MEASURED and images >= below * splits.num_classes:
         return f"with {below} images per class or more, --recipe measured does"
     return ""
+
+
+def check_budget(job: Job, splits: data.Splits) -> None:
+    """Raises a ValueError for a budget where nothing is compared that it could leave out."""
+    if job.budget is not None and (obstacle := obstacle_to_measuring(job, splits)):
+        raise ValueError(
+            "budget= limits the comparison of fine-tuning with frozen features, and here there is "
+            f"none: {obstacle}. Leave it out."
+        )
 
 
 def _measured_recipe(

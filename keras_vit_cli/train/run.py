@@ -54,6 +54,7 @@ from keras_vit_cli.report.run_files import note_of_best, write_report
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import (
+    check_budget,
     check_processes,
     note_of_mirroring,
     note_of_size,
@@ -219,6 +220,7 @@ class Run:
             self.print(f"task {self.loaded.task.kind}: {reason}")
         if self.loaded.report.unreadable or self.loaded.report.ignored:
             self.print(in_options(f"left out: {self.loaded.report}", "train"))
+        check_budget(self.job, self.loaded)
         if is_auto(self.job.weights):
             weights, self.facts["weights"] = choose_weights(
                 self.job, self.loaded, self.recipe.image_size, self.folder, self.print

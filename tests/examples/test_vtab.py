@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
@@ -206,12 +207,23 @@ def test_missing_data_and_what_does_not_fit(calls: list, tmp_path: Path) -> None
     assert (tmp_path / "new/vtab.md").read_text() == "mine"
 
 
-def test_finetuning_learns() -> None:
+def test_finetuning_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fresh(**TINY | {"patch_size": 4, "input_shape": (16, 8, 3)}, filled=False)
     before, labels = [np.array(w) for w in model.get_weights()], np.arange(64) % 2
     levels = 150 * labels[:, None, None, None].astype("uint8")
     split = data.ArraySplit("train", ("dark", "light"), pixels(64, 12, 20, 3) // 5 + levels, labels)
-    setting = Setting(0.1, steps=40, batch_size=32, image_size=8, warmup=5, accumulate=2)
-    accuracy = finetuning(model, verbose=0)(task("camelyon"), split, split, setting)
-    assert accuracy >= 0.95  # chance: 0.5
+    setting = Setting(0.1, steps=40, batch_size=32, image_size=8, warmup=5)
+    evaluate, trained = keras.Model.evaluate, []
+
+    def noted(copy: Any, *arguments: Any, **options: Any) -> Any:
+        trained.append(copy.get_weights())
+        return evaluate(copy, *arguments, **options)
+
+    monkeypatch.setattr(keras.Model, "evaluate", noted)
+    for parts in (1, 4):
+        part = replace(setting, accumulate=parts)
+        accuracy = finetuning(model, verbose=0)(task("camelyon"), split, split, part)
+        assert accuracy >= 0.95  # chance: 0.5
     np.testing.assert_equal(model.get_weights(), before)  # a copy was trained
+    for whole, parted in zip(*trained, strict=True):  # to the last update, at the same rates
+        np.testing.assert_allclose(parted, whole, atol=2e-3)

@@ -14,10 +14,11 @@ import keras_vit
 from keras_vit import data, evaluation
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.tasks import Regression
+from keras_vit.training import measured_fit as measured_module
 from keras_vit.training import measured_tuning
 from keras_vit.training.first_look import first_look
 from keras_vit.training.head_choice import choose_head, mean_and_error
-from keras_vit.training.measured_fit import measured_fit, prepare
+from keras_vit.training.measured_fit import Prepared, measured_fit, prepare
 from keras_vit.training.measured_tuning import Tuning, TuningPlan, compare, plan_tuning
 from keras_vit.training.probe_choice import accuracy, choose_probe
 from keras_vit.training.recipes import Recipe, get
@@ -53,9 +54,12 @@ def test_a_choice_follows_the_features() -> None:
     assert all(row.score < 0.25 + 4 * (row.error or 1) for row in noise.candidates)
     assert all(row.log_loss > 1.2 for row in noise.candidates)
     assert not choose_head(x, LABELS, 4, groups=np.zeros(40)).candidates  # one patient
-    assert choose_head(x[:4], LABELS[:4], 4).reason.startswith("no class has two images")
+    for groups in (None, [0, 0, 1, 2]):
+        alone = choose_head(x[:4], LABELS[:4], 4, groups=groups)
+        assert alone.reason.startswith("no class has two images")
     few = np.flatnonzero((LABELS != 3) | (np.arange(40) < 4))  # one image of the last class
-    assert choose_head(x[few], LABELS[few], 4).measure == "balanced_accuracy"
+    for groups in (None, few):
+        assert choose_head(x[few], LABELS[few], 4, groups=groups).measure == "balanced_accuracy"
     # Of copies, one would answer for the other.
     once = noise_of(20), LABELS[:20], range(20)
     twice, labels, groups = (np.repeat(a, 2, axis=0) for a in once)
@@ -99,6 +103,8 @@ def test_a_plan_fits_its_limit() -> None:
     limits = [plan_tuning(100, recipe, most) for most in (None, 4000, 1500, 10)]
     assert [plan and plan.folds for plan in limits] == [3, 3, 0, None]
     assert plan_tuning(50_000, recipe).folds == 0  # one fine-tuning there always is
+    many = replace(recipe, epochs=30, batch_size=32)  # whose last batches are short
+    assert {plan_tuning(count, many).folds for count in range(190, 205)} == {3}
     folds = [plan_tuning(100, recipe, **{way: False}).folds for way in ("is_expected", "can_fold")]
     assert [*folds, plan_tuning(100, recipe, is_expected=True).folds] == [3, 0, 2]
     refused("most_passes=0", plan_tuning, 100, recipe, 0)
@@ -184,6 +190,36 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
         )
 
 
+def test_a_class_of_one_image_does_not_decide(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(measured_tuning.Comparison, "is_worse", False)  # every fold is tried
+    splits, judge, seen = splits_of(), measured_tuning.judge, list[int]()
+
+    def noted(labels: Any, scores: Any, weights: Any) -> Any:
+        seen.extend(labels[weights > 0])
+        return judge(labels, scores, weights)
+
+    monkeypatch.setattr(measured_tuning, "judge", noted)
+    train = splits.train.take(np.flatnonzero((np.arange(24) % 3 < 2) | (np.arange(24) == 2)))
+    splits = replace(splits, splits={**splits.splits, "train": train})
+    _, choice, _ = measured_fit(small_model(), RECIPE, splits, tmp_path, print_fn=str)
+    assert choice.images == 16
+    assert set(seen) == {0, 1}  # neither could know the last one
+    # One known image says nothing of how sure a difference is.
+    assert mean_and_error(np.ones(3), np.eye(3)[0], np.arange(3))[1] == float("inf")
+
+
+def test_heads_of_some_images_know_every_class(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(measured_module, "MOST_COMPARED", 6)
+    splits, labels = splits_of(), np.arange(24) % 3
+    train = splits.train.take(np.flatnonzero((labels < 2) | (np.arange(24) == 5)))
+    splits = replace(splits, splits={**splits.splits, "train": train})
+    options = {"prepared": Prepared(None, splits), "print_fn": str}
+    crops = replace(RECIPE, views="crops")
+    fitted, *_ = measured_fit(small_model(), crops, splits, tmp_path, **options)
+    assert np.asarray(fitted.get_layer("head").bias).min() > -100
+    assert fitted.eval_transform.views == "crops"
+
+
 def test_many_images_hold_some_out(tmp_path: Path) -> None:
     splits, model = splits_of(1200), small_model()
     prepared = prepare(model, RECIPE, splits, tmp_path)
@@ -243,6 +279,10 @@ def test_auto_measures_where_it_was_shown_to_win(command: Command, monkeypatch: 
     refused(["recipe='measured'", "give weights="], job_recipe.recipe_of, plain)
     words = ["recipe='measured' compares ways of training", "--lora is one way"]
     refused(words, job_recipe.suited_recipe, lora, job_recipe.recipe_of(lora), more, print)
+    for one, why in ((lora, "--lora is one way"), (plain, "with --weights")):
+        words = ["budget=", why, "Leave it out"]
+        refused(words, job_recipe.check_budget, replace(one, budget=60.0), more)
+    job_recipe.check_budget(replace(job("measured"), budget=60.0), more)
     budgets = {"0.5s": "Give a time from 1s to 30d"}
     budgets |= {"10m --recipe deit": "--budget has no effect with --recipe deit"}
     for words, message in budgets.items():
@@ -295,6 +335,11 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
     again, choice = choose_probe(model, RECIPE, start, part, parts["rest"].train)
     assert "fitted again, on all 19 training images" in choice.reason
     assert_equal(again, kept)  # these images gave the first probe as well
+    model.set_weights([np.zeros_like(values) for values in start])
+    train = parts["rest"].train
+    train = train.take(np.flatnonzero(train.labels() < 2))  # without the last class
+    narrow, _ = choose_probe(model, RECIPE, start, part, train)
+    assert np.asarray(narrow.get_layer("head").bias)[2] < -100
 
 
 def test_a_run_below_a_probe_says_so() -> None:

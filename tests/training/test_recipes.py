@@ -23,7 +23,7 @@ from keras_vit.training.probe_choice import accuracy
 from keras_vit.training.recipes import RECIPES, Recipe, bit_hyperrule, get
 from keras_vit.training.refinement import refine
 from keras_vit.training.resume import ResumableRun, RunMismatchError
-from keras_vit.training.training_set import hold_out, hold_out_to_choose
+from keras_vit.training.training_set import hold_out, hold_out_for_coverage, hold_out_to_choose
 from keras_vit_cli.train import run as run_module
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
@@ -492,6 +492,7 @@ def test_groups_are_held_out_as_a_whole() -> None:
         assert set(rest.train.labels()) == {0, 1, 2}
     assert set(hold_out(splits, 0.3)[0].train.labels()) == {0, 1, 2}
     refused("all training images of c: give another seed", hold_out, splits, 0.7)
+    refused("all training images of a: give", hold_out_for_coverage, grouped(labels), 0.983)
 
 
 def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
