@@ -220,14 +220,14 @@ def measured_fit(
     )
     print_fn(f"on frozen features, {choice.reason}")
     every = {"seed": seed, "progress": False, **options}
-    head, comparison, tuned = choice.fit(x, y), None, None
-    history: History = {}
+    head, comparison, history = choice.fit(x, y), None, History()
+    tuned: Any = None
     unseen = None if held_out is None else _features(model, held_out, recipe.views, cache_dir)
     if plan is not None and choice.candidates and (held_out is None or len(held_out)):
         tuning = Tuning(model, recipe, plan, Path(folder), every, print_fn)
         if held_out is None:
             comparison = compare_in_folds(choice, tuning, x, splits, seed)
-            if comparison.is_kept:
+            if comparison is not None and comparison.is_kept:
                 tuned, history = tuning.run(head, splits, "all images")
         else:
             tuned, history = tuning.run(head, splits, "without those held out")

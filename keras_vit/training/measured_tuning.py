@@ -267,7 +267,7 @@ def compare(
         answers.append(answer.loss)
     gain, error = mean_and_error(answers[0] - answers[1], weights, units)
     sides = (rows[0], rows[1])
-    images = np.count_nonzero(known)
+    images = int(np.count_nonzero(known))
     return Comparison(sides, gain, error, images, temperature, tuning.plan.is_expected)
 
 

@@ -87,7 +87,7 @@ def choose_probe(
     reason = "fine-tuning made it worse"
     if train is not None:
         x, y = evaluation.features(before, train, cache_folder() / "features")
-        options = {"balance": recipe.balance, "num_classes": held_out.num_classes}
+        options: Any = {"balance": recipe.balance, "num_classes": held_out.num_classes}
         set_head(probe, evaluation.linear_probe(x, y, x, y, **options))
         reason += f"; its head is fitted again, on all {counted(len(y), 'training image')}"
     return probe, ProbeChoice(PROBE, reason, len(held_out), **accuracies)
