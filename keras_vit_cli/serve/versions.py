@@ -51,7 +51,8 @@ def _run_files(folder: Path) -> list[Path]:
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int, int], ...]:
     if path.is_dir():  # of a run, the file that is loaded and its sum: plots may join it later
-        weights = _run_files(path)[:1] if (path / MANIFEST).exists() else []
+        # Another package's weights have names and preparation in files beside them.
+        weights = [file for file in _run_files(path)[:1] if file.suffix == ".keras"]
         every = [path / MANIFEST] if weights else sorted(p for p in path.rglob("*") if p.is_file())
         files = weights + every
     else:

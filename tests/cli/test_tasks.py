@@ -402,7 +402,7 @@ OURS = str(Path(__file__).parents[2] / "keras_vit")  # and keras_vit_cli
 # Two say who saw which image and how JPEG files are decoded, and one notes doubts.
 # Five name arguments of the library as options, three once per process; two ask what to measure,
 # and one thaws at the end what a recipe has frozen.
-MOST_TO_THE_LOSS = 42
+MOST_TO_THE_LOSS = 43
 
 
 def own_name(frame: FrameType) -> str:

@@ -13,7 +13,7 @@ from keras_vit.evaluation import fit_novelty
 from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.exporting import FORMATS, check, load_exported
-from keras_vit.exporting.comparison import decisions_agree
+from keras_vit.exporting.agreement import decisions_agree
 from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.openvino_folder import quietly_imported
 from keras_vit.models.answers import answers_of
