@@ -92,7 +92,8 @@ def open_weights(path):
         one = torch.ones_like(above[..., :1])
         return torch.cat([one, above], axis) - torch.cat([above, 0 * one], axis)
 
-    answer = (answers | {"ordinal": grades})[contract["task"]["kind"]]
+    answers["ordinal"] = grades
+    answer = answers[contract["task"]["kind"]]
 
     def run(images):
         pixels = torch.tensor(((images / 255 - mean) / std).transpose(0, 3, 1, 2)).float()

@@ -25,7 +25,6 @@ import keras
 
 from keras_vit import load
 from keras_vit._base.errors import printable
-from keras_vit._base.manifest import MANIFEST
 from keras_vit._base.version import __version__, install_command
 from keras_vit.curation.embedding import Elsewhere, Encoded, Request, encode_ahead
 from keras_vit.curation.photo_encoder import Encoder
@@ -303,9 +302,8 @@ def _sum_of(model: str) -> str:
         return "none"
     # Of a run what is loaded: answers may be written into its folder meanwhile.
     path = Path(model)
-    is_run = path.is_dir() and holds_weights(path) and (path / MANIFEST).exists()
-    path = file_in_folder(path) if is_run else path
-    return sum_of_files(path)[:12]
+    file = file_in_folder(path) if path.is_dir() and holds_weights(path) else path
+    return sum_of_files(file if file.suffix == ".keras" else path)[:12]
 
 
 def _last_line(error: Exception) -> str:

@@ -18,8 +18,8 @@ from keras_vit.curation import (
     measure_photos,
     outlier_distances,
 )
+from keras_vit.data.sources import table_labels
 from keras_vit.data.sources.label_table import read_file_rows
-from keras_vit.data.sources.table_labels import are_classes
 from keras_vit_cli.search.result_table import label_of
 
 COLUMNS = (
@@ -91,11 +91,12 @@ def audit_photos(
     """Looks for everything that the page shows; `report` and `keep` are of `measure_photos`."""
     measures = measure_photos(index, report, keep=keep)
     duplicates = find_duplicates(index, measures)
-    problems, skipped = [], _unlabeled(index)
+    are_classes = has_classes(index)
+    problems, skipped = [], _unlabeled(index, are_classes)
     if not skipped:
         errors = find_label_errors(index, index.labels, duplicates.groups, seed=seed)
         problems.append(_wrong_labels(index, errors))
-    problems += _repeated(index, duplicates)
+    problems += _repeated(index, duplicates, are_classes)
     problems += _single(index, measures, duplicates.groups)
     unreadable = {**index.unreadable, **{index.files[r]: t for r, t in measures.failed.items()}}
     return Audit([p for p in problems if p.findings], skipped, unreadable)
@@ -108,13 +109,13 @@ def has_classes(index: FeatureIndex) -> bool:
     labels, column = index.labels[index.labels >= 0], "label"
     with suppress(OSError, ValueError):  # it is gone, or a list without columns
         column = read_file_rows(index.photos / Path(index.info.get("table") or "").name).label
-    return are_classes([index.class_names[n] for n in labels.tolist()], column)
+    return table_labels.are_classes([index.class_names[n] for n in labels.tolist()], column)
 
 
-def _unlabeled(index: FeatureIndex) -> str:
+def _unlabeled(index: FeatureIndex, are_classes: bool) -> str:
     labels = index.labels[index.labels >= 0]
     counts = np.bincount(labels)
-    if not has_classes(index):
+    if not are_classes:
         return "Wrong labels were not looked for: these are numbers, or several labels per image."
     if (counts > 1).sum() >= 2:
         return ""
@@ -141,13 +142,13 @@ def _wrong_labels(index: FeatureIndex, errors: LabelErrors) -> Problem:
     return Problem("wrong label", "Labels that may be wrong", note, findings, table)
 
 
-def _repeated(index: FeatureIndex, duplicates: Duplicates) -> list[Problem]:
+def _repeated(index: FeatureIndex, duplicates: Duplicates, are_classes: bool) -> list[Problem]:
     """Groups of the same image, each under the worst that it has."""
     pairs = duplicates.pairs
     table: dict[str, list[TableRow]] = {}
     worst: dict[int, str] = {}
     two_labels = duplicates.with_two_labels(index.labels)
-    if not has_classes(index):  # alike images may have two numbers, and copies may not
+    if not are_classes:  # alike images may have two numbers, and copies may not
         two_labels &= duplicates.is_copy
     two_splits = duplicates.across_splits(index.splits)
     for i, (one, other) in enumerate(pairs.tolist()):

@@ -130,12 +130,11 @@ def _read_labels(options: LabelOptions, index: FeatureIndex) -> Labels:
 
 def _usable(index: FeatureIndex, labels: Labels) -> np.ndarray:
     """Return the rows that may be trained on, and whose name a table can have."""
-    places = [i for i, name in enumerate(labels.table.columns) if name == labels.table.split]
-    held_out = {
-        name
-        for name, cells in labels.unlabeled.items()
-        if any(split_of(cells[place] or "train") != "train" for place in places)
-    }
+    held_out: set[str] = set()
+    if (split := labels.table.split) is not None:
+        place = labels.table.columns.index(split)
+        of_others = {n: split_of(cells[place] or "train") for n, cells in labels.unlabeled.items()}
+        held_out = {name for name, part in of_others.items() if part != "train"}
     pairs = zip(index.files, index.splits, strict=True)
     return np.flatnonzero(
         [

@@ -137,7 +137,7 @@ def test_from_masks_to_maps(head: str, command: Command) -> None:
     for text in (printed, Path("scores/report.md").read_text()):
         assert "; seen by --windows model" in text
     told = command("audit photos --masks masks --model run --out audit")
-    assert "was made with 1" in told  # of 16, as many as are trained on
+    assert f"was made with {model.seen_images.counts['trained on']} images of these" in told
     command("inspect run photos/a/0.png --out inspection")
     assert "Answers to every pixel" in Path("inspection/index.html").read_text()
     assert "is not an empty folder" in command("predict run photos --maps maps", status=2)

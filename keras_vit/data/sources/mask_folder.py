@@ -201,8 +201,10 @@ def read_mask(file: Path, max_pixels: int | None) -> tuple[np.ndarray, Sequence[
                 raise BadImageError(
                     f"colors or transparency (mode {image.mode} of Pillow) in place of numbers"
                 )
-            worth = {b"\2\0": 85, b"\4\0": 17}.get(contents[24:26], 1)  # gray of 2, 4 bits: to 255
-            return np.asarray(image).astype(np.int32) // worth, image.getpalette() or ()
+            values = np.asarray(image).astype(np.int32)
+            if worth := {b"\2\0": 85, b"\4\0": 17}.get(contents[24:26]):  # gray of 2 or 4 bits
+                values //= worth  # which Pillow brings to 255
+            return values, image.getpalette() or ()
     except BadImageError:
         raise
     except Exception as error:  # each decoder raises what it stumbles over

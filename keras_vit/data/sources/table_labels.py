@@ -113,9 +113,11 @@ def read_labels(
         )
     else:
         ((name, cells),) = columns.items()
-        sets = _sets(name, cells, kind, separator or _separator(cells, names), bad)
+        if kind == "multilabel":
+            separator = separator or _separator(cells, names)
+        sets = _sets(name, cells, kind, separator, bad)
         if not names:
-            if kind == "multilabel" and not (separator or _separator(cells)):
+            if kind == "multilabel" and not separator:
                 _check_parts(name, cells)
             reason += _check_lookalikes(name, sets, bad)
             rows = (row for row in range(len(sets)) if trained[row] and row not in bad)

@@ -31,8 +31,8 @@ USAGE = {
     "huggingface": """\
 from transformers import pipeline
 
-classify = pipeline("image-classification", "path/to/this/folder")
-print(classify("photo.jpg"))""",
+answer = pipeline("$tag", "path/to/this/folder")
+print(answer("photo.jpg"$options))""",
     "timm": """\
 import timm
 from PIL import Image
@@ -145,13 +145,13 @@ def _card(model: VisionTransformer, layout: str) -> str:
     height, width = stated_image_size(model) or (0, 0)
     problem = model.task.problem_type if model.task is not None else None
     tag = _PIPELINES.get(model.task.kind if model.task is not None else "", "image-classification")
-    usage = Template(USAGE[layout]).safe_substitute(answers=TIMM_ANSWERS[problem])
-    if layout == "huggingface" and tag == "image-segmentation":
-        usage = _OF_QUERIES
-    elif layout == "huggingface" and tag == "depth-estimation":
-        usage = usage.replace("image-classification", tag).replace("classify", "estimate")
-    elif problem == "regression":  # of which the pipeline would take a sigmoid
-        usage = usage.replace('"photo.jpg"))', '"photo.jpg", function_to_apply="none"))')
+    is_of_queries = layout == "huggingface" and tag == "image-segmentation"
+    usage = Template(_OF_QUERIES if is_of_queries else USAGE[layout]).safe_substitute(
+        answers=TIMM_ANSWERS[problem],
+        tag=tag,
+        # Of numbers the pipeline would take a sigmoid.
+        options=', function_to_apply="none"' if problem == "regression" else "",
+    )
     template = files("keras_vit.weights.folders").joinpath("card.md").read_text("utf-8")
     return Template(template).substitute(
         library=LIBRARIES[layout],
